@@ -1,0 +1,359 @@
+"""The adapter: wraps a network, predicts, and learns from what it sees. Methods are its subclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import TypeVar
+
+from cretta import states
+from cretta.errors import BatchError, BusyError, ModelError, StateError
+from cretta.functional import energy
+from cretta.guard import Watch
+from cretta.method import Facts, Objective, Options, Record
+from cretta.network import Classifier, FlatParameters, share
+from cretta.norm import NormStatistics, StreamAverage, norm_parameter_names
+from cretta.options import unknown
+
+if TYPE_CHECKING:
+    from cretta.buffer import SourceBuffer
+
+
+OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
+
+
+class Adapter(Generic[OptionsT]):
+    """Predicts with a copy of ``net`` that adapts to the batches it sees; ``net`` itself never changes.
+
+    Call it with a batch to predict and adapt, :meth:`predict` to predict only. A subclass is a method: it
+    states its :class:`Facts` and turns a batch into an :class:`Objective`; see ``CONTRIBUTING.md``.
+
+    The frozen parameters are ``net``'s own storage, not copies: to go on training ``net``, make a deep copy
+    of it first.
+    """
+
+    name: ClassVar[str] = ""
+    """The name the method is registered by; empty for a base class."""
+    facts: ClassVar[Facts]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    option_type: ClassVar[type[Options]] = Options
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        keywords = [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+            for f in dataclasses.fields(cls.option_type)
+        ]
+        positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by help() and inspect
+            [
+                inspect.Parameter("net", positional, annotation="nn.Module"),
+                inspect.Parameter("buffer", positional, default=None, annotation="SourceBuffer | None"),
+                inspect.Parameter("preset", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None"),
+                *keywords,
+            ]
+        )
+
+    def __init__(
+        self, net: nn.Module, buffer: SourceBuffer | None = None, *, preset: str | None = None, **options: Any
+    ) -> None:
+        if not isinstance(net, nn.Module):
+            raise ModelError(f"net is {type(net).__name__}; needed is a torch.nn.Module that returns logits.")
+        if preset is not None and preset not in self.presets:
+            raise unknown(f"preset of {self.name}", preset, self.presets)
+        self.options: OptionsT = self.option_type.make(self.name, self.presets[preset] if preset else {}, options)  # type: ignore[assignment]
+        self.buffer = buffer
+        self.net: nn.Module = getattr(net, "_orig_mod", net)  # under torch.compile lies the module itself
+        self.statistics = self.options.statistics or self.facts.statistics
+        self.logits_from = self.options.predict or self.facts.logits
+        self.last = Record(size=0, adapted=False, skipped=False, reason="no batch yet")
+        self.memory: dict[str, Tensor] = {}
+        """What a method remembers from batch to batch. Replace entries, do not write into them."""
+        self._busy = threading.Lock()
+        self._average = StreamAverage()
+        self._frozen: dict[str, Classifier] = {}
+        with torch.inference_mode(False):
+            self._build()
+            self._initial = self.state()
+        self._watch = Watch(self.options.guard) if self.options.guard else None
+
+    def _build(self) -> None:
+        learning = self._learning_names()
+        self.model = self._classifier(share(self.net, own=learning), self.statistics)
+        self.model.statistics.follows_stream = True
+        parameters = dict(self.model.module.named_parameters(remove_duplicate=False))
+        self.parameters = FlatParameters([(name, parameters[name]) for name in learning])
+        self.optimizer = self._make_optimizer() if learning else None
+        first = next(iter([*self.net.parameters(), *self.net.buffers()]), torch.empty(0))
+        self.generator = torch.Generator(first.device).manual_seed(self.options.seed)
+        self.begin()
+
+    def _classifier(self, module: nn.Module, statistics: str) -> Classifier:
+        return Classifier(module, NormStatistics(module, statistics, self.options.batch_weight, self._average))
+
+    def _learning_names(self) -> list[str]:
+        if self.facts.updates == "nothing":
+            return []
+        if self.facts.updates == "all":
+            names = [name for name, _ in self.net.named_parameters()]
+        else:
+            names = norm_parameter_names(self.net, self.options.skip)
+        if not names:
+            raise ModelError(
+                f"{type(self.net).__name__} has no normalisation layer with learnable γ and β"
+                f"{' outside ' + repr(self.options.skip) if self.options.skip else ''}, and {self.name} updates "
+                "nothing else. Needed is BatchNorm, GroupNorm, LayerNorm, InstanceNorm or RMSNorm with affine "
+                "parameters; cretta.adapt(net, 'source') predicts with any model."
+            )
+        parameters = dict(self.net.named_parameters(remove_duplicate=False))
+        half = next((n for n in names if parameters[n].dtype in (torch.float16, torch.bfloat16)), None)
+        if half is not None:
+            raise ModelError(
+                f"{half} is {parameters[half].dtype}: steps of lr={self.options.lr:g} would be rounded away. Use "
+                "net.float() and run the adapter under torch.autocast for half-precision speed."
+            )
+        return names
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        o, flat = self.options, self.parameters.flat
+        if o.optimizer == "sgd":
+            return torch.optim.SGD(flat, lr=o.lr, momentum=o.momentum, nesterov=o.nesterov, weight_decay=o.weight_decay)
+        kind = torch.optim.AdamW if o.optimizer == "adamw" else torch.optim.Adam
+        return kind(flat, lr=o.lr, betas=(o.momentum, 0.999), weight_decay=o.weight_decay)
+
+    # What a method may say. Only `objective` is needed.
+
+    def begin(self) -> None:
+        """Puts the first entries into ``memory``; called once, before the first batch."""
+
+    def objective(self, x: Tensor) -> Objective:
+        """The loss of a batch, and the logits of it that came by the way; gradients are on."""
+        return Objective(loss=None, logits=self.model(x))
+
+    def update(self, x: Tensor, objective: Objective) -> str:
+        """Takes one step down the objective; returns why not, or an empty string."""
+        if objective.loss is None:
+            return objective.reason or "the batch gave nothing to learn from"
+        assert self.optimizer is not None
+        self.parameters.zero_grad()
+        with torch.autocast(x.device.type, enabled=False):
+            objective.loss.backward()  # type: ignore[no-untyped-call]
+        if not (bool(torch.isfinite(objective.loss)) and self.parameters.gradients_finite()):
+            return "the loss or its gradient is not finite"
+        self.optimizer.step()
+        torch.clear_autocast_cache()  # it may hold the parameters as they were
+        return ""
+
+    # What everybody calls.
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Predicts ``x``, a batch of what ``net`` takes, and adapts to it; returns logits (B, C)."""
+        with self._alone():
+            x = self._usable(x)
+            if self.options.episodic:
+                self.load(self.initial)
+            objective, reason = self._learn(x)
+            learned = self.optimizer is not None and not reason
+            # An update left out makes "after" the same as "before".
+            late = learned and self.logits_from == "after"
+            logits = self.answer(x) if late else objective.logits.detach()
+            self._average.commit()
+            noticed = ""
+            if self._watch is not None and self.optimizer is not None:
+                logits, noticed = self._watch.over(self, x, logits)
+            values = {"energy": energy(logits).mean(), **objective.notes}
+            if objective.loss is not None:
+                values["loss"] = objective.loss.detach()
+            self.last = Record(
+                size=len(x),
+                adapted=learned,
+                skipped=self.optimizer is not None and not learned,
+                reason=reason if self.optimizer is not None else "",
+                guard=noticed,
+                values=values,
+            )
+            return logits
+
+    def _learn(self, x: Tensor) -> tuple[Objective, str]:
+        if self.optimizer is None:
+            with torch.no_grad():
+                return self.objective(x), ""
+        for _ in range(self.options.steps):
+            memory = dict(self.memory)
+            try:
+                with torch.enable_grad():
+                    objective = self.objective(x)
+                    reason = self.update(x, objective)
+            except BaseException:
+                self.memory, self._average.seen = memory, {}
+                raise
+            if reason:
+                self.memory = memory
+                break
+        return objective, reason
+
+    def answer(self, x: Tensor) -> Tensor:
+        """Logits of the model as it is now."""
+        with torch.no_grad():
+            return self.model(x)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Predicts with the model as it is now and changes nothing; returns logits (B, C)."""
+        with self._alone():
+            try:
+                return self.answer(self._usable(x))
+            finally:
+                self._average.seen = {}
+
+    def reset(self) -> None:
+        """Back to the source model: parameters, optimiser, statistics, memory and generator."""
+        with self._alone():
+            self.load(self.initial)
+            if self._watch is not None:
+                self._watch = Watch(self._watch.guard)
+
+    def save(self, path: str | Path) -> None:
+        """Writes everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
+        with self._alone():
+            state = self.state()
+            if self._watch is not None:
+                state |= {f"guard.{name}": value for name, value in self._watch.state().items()}
+            states.write(path, state, self._description())
+
+    def restore(self, path: str | Path) -> None:
+        """Takes up a state that :meth:`save` wrote for the same method and source model."""
+        with self._alone():
+            state, saved = states.read(path, "adapter state")
+            here = self._description()
+            for key, what in (
+                ("method", "the method"),
+                ("source", "the source model"),
+                ("buffer", "the buffer"),
+            ):
+                if saved.get(key) != here[key]:
+                    raise StateError(
+                        f"{path} does not fit: {what} was {saved.get(key)!r} when it was saved and is "
+                        f"{here[key]!r} here. Restore it into the adapter it came from, or start afresh."
+                    )
+            other = {k: v for k, v in saved.get("options", {}).items() if here["options"].get(k) != v}
+            if "optimizer" in other or "statistics" in other:
+                raise StateError(
+                    f"{path} does not fit: it was saved with {other}; build the adapter with the same options."
+                )
+            if other:
+                warnings.warn(f"{path} was saved with {other}; the options of this adapter stay.", stacklevel=2)
+            guard = {n[len("guard.") :]: t for n, t in state.items() if n.startswith("guard.")}
+            self.load({n: t for n, t in state.items() if not n.startswith("guard.")})
+            if self._watch is not None:
+                self._watch.load(guard)
+
+    def __repr__(self) -> str:
+        defaults = {f.name: f.default for f in dataclasses.fields(self.options)}
+        given = [f"{k}={v!r}" for k, v in dataclasses.asdict(self.options).items() if v != defaults[k]]
+        return f"{type(self).__name__}({', '.join([type(self.net).__name__, *given])})"
+
+    # What methods and the guard use.
+
+    def frozen(self, statistics: str) -> Classifier:
+        """The source model φ, on ``net``'s own tensors, with the given BatchNorm statistics."""
+        if statistics not in self._frozen:
+            self._frozen[statistics] = self._classifier(share(self.net), statistics)
+        return self._frozen[statistics]
+
+    def unadapted(self, x: Tensor) -> Tensor:
+        """Logits of the source model under the statistics in use, without gradients."""
+        with torch.no_grad():
+            return self.frozen(self.statistics)(x)
+
+    @property
+    def initial(self) -> dict[str, Tensor]:
+        """The state before the first batch."""
+        return self._initial
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of everything that evolves, by name."""
+        state = {"generator": self.generator.get_state()}
+        for index, flat in enumerate(self.parameters.flat):
+            state[f"parameters.{index}"] = flat.detach()
+            for name, value in (self.optimizer.state[flat] if self.optimizer else {}).items():
+                if isinstance(value, Tensor):
+                    state[f"optimizer.{index}.{name}"] = value
+        for layer, (mean, variance) in self._average.values.items():
+            state[f"statistics.mean.{layer}"], state[f"statistics.variance.{layer}"] = mean, variance
+        state |= {f"memory.{name}": value for name, value in self.memory.items()}
+        return {name: value.clone() for name, value in state.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes up a copy that :meth:`state` made."""
+
+        def under(prefix: str) -> Iterator[tuple[str, Tensor]]:
+            return ((n[len(prefix) :], t) for n, t in state.items() if n.startswith(prefix))
+
+        for index, flat in enumerate(self.parameters.flat):
+            flat.data.copy_(state[f"parameters.{index}"])
+            if self.optimizer is not None:
+                kept = {n: t.clone() for n, t in under(f"optimizer.{index}.")}
+                # Adam counts its steps on the CPU; moments live with the parameters.
+                self.optimizer.state[flat] = {n: t if n == "step" else t.to(flat.device) for n, t in kept.items()}
+        device = self.generator.device
+        for layer in self._average.values:
+            mean, variance = state[f"statistics.mean.{layer}"], state[f"statistics.variance.{layer}"]
+            self._average.values[layer] = (mean.to(device).clone(), variance.to(device).clone())
+        self._average.seen = {}
+        self.memory = {name: value.clone() for name, value in under("memory.")}
+        if state["generator"].numel() == self.generator.get_state().numel():
+            self.generator.set_state(state["generator"].cpu())
+
+    def _description(self) -> dict[str, Any]:
+        source: list[Tensor | str] = list(self.parameters.names)
+        source += [value for name, value in sorted(self.initial.items()) if name.startswith("parameters.")]
+        return {
+            "kind": "adapter state",
+            "method": self.name,
+            "source": states.fingerprint(source),
+            "buffer": self.buffer.fingerprint if self.buffer is not None and self.facts.source_data else None,
+            # Through JSON and back, as the saved ones went.
+            "options": json.loads(json.dumps({**dataclasses.asdict(self.options), "statistics": self.statistics})),
+        }
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise BusyError(
+                "this adapter is in the middle of a batch in another thread. Nothing was changed; put a lock or a "
+                "queue before it, or give each thread an adapter of its own."
+            )
+        try:
+            # Callers may be in inference mode; tensors made there could not learn.
+            with torch.inference_mode(False):
+                yield
+        finally:
+            self._busy.release()
+
+    def _usable(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise BatchError(f"a batch must be a torch.Tensor, not {type(x).__name__}.")
+        if x.dim() < 2:
+            raise BatchError(f"a batch of shape {tuple(x.shape)} has no batch dimension; add it with x.unsqueeze(0).")
+        if x.numel() == 0:
+            raise BatchError(f"the batch is empty (shape {tuple(x.shape)}); pass at least one sample.")
+        # The sum is finite for nearly every finite batch, and one pass; only then look closer.
+        if x.is_floating_point() and not bool(torch.isfinite(x.sum())) and not bool(torch.isfinite(x).all()):
+            bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
+            raise BatchError(
+                f"{bad} of {len(x)} samples hold NaN or infinite values; nothing was changed. Drop or repair them."
+            )
+        x = x.clone() if x.is_inference() else x.detach()
+        if x.dim() == 4 and self.options.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return x

@@ -1,0 +1,59 @@
+"""Augmentations of source images, by name: kornia's, drawn from a seed of their own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cretta.errors import OptionError
+from cretta.options import unknown
+
+Augmentation = Callable[[Tensor], Tensor]
+"""Takes and returns a float batch (B, C, H, W)."""
+
+AUGMENTATIONS = ("none", "rotate", "cifar100")
+ROTATION = 15.0
+"""Degrees. The paper names its transformations and their probabilities, not their strengths."""
+
+
+def by_name(name: str, side: int) -> Augmentation | None:
+    """The augmentation called ``name`` for images of the given side; None for 'none'."""
+    if name == "none":
+        return None
+    from kornia import augmentation as K
+
+    if name == "rotate":
+        sequence = K.ImageSequential(K.RandomRotation(ROTATION, p=1.0))
+    elif name == "cifar100":
+        sequence = K.ImageSequential(
+            K.RandomHorizontalFlip(p=0.2),
+            K.RandomRotation(ROTATION, p=0.2),
+            K.RandomAffine(degrees=0.0, translate=(0.1, 0.1), scale=(0.9, 1.1), p=0.2),
+            K.RandomPerspective(distortion_scale=0.2, p=0.2),
+            K.RandomCrop((side, side), padding=max(1, side // 8), p=0.2),
+        )
+    else:
+        raise unknown("augmentation", name, AUGMENTATIONS)
+    return lambda images: sequence(images)
+
+
+def apply(augmentation: Augmentation, images: Tensor, *seed: int) -> Tensor:
+    """Augments with random numbers that depend on ``seed`` alone; the global generator stays as it was."""
+    digest = hashlib.sha256(repr(seed).encode()).digest()
+    state = torch.default_generator.get_state()
+    try:
+        # kornia draws from the global CPU generator. torch.manual_seed would also touch every GPU's.
+        torch.default_generator.manual_seed(int.from_bytes(digest[:7], "big"))
+        with torch.no_grad():
+            augmented = augmentation(images)
+    finally:
+        torch.default_generator.set_state(state)
+    if augmented.shape != images.shape:
+        raise OptionError(
+            f"the augmentation turned a batch of {tuple(images.shape)} into {tuple(augmented.shape)}; it must keep "
+            "the shape."
+        )
+    return augmented

@@ -1,0 +1,334 @@
+"""SourceBuffer: a small class-balanced set of source images, used in order."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from rich.progress import track
+from torch import Tensor, nn
+
+from cretta import augment as augmentations
+from cretta import states
+from cretta.augment import Augmentation
+from cretta.errors import OptionError, StateError
+from cretta.network import logits_of, share
+
+KIND = "source buffer"
+SELECT = ("random", "confident", "uncertain")
+BLOCK = 64
+"""Kept augmentations are made by blocks, so that they do not depend on the order of reading."""
+
+
+class Dataset(Protocol):
+    """Anything with a length and numbered items: images, or (image, label) pairs."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class SourceBuffer:
+    """Source images for methods that compare with them.
+
+    ``images`` are what the network takes: (N, C, H, W) tensors, or uint8 (N, H, W, C) arrays. Values k/255 in
+    [0, 1] are stored as uint8 without loss, others as they are. ``augment`` is "none", "rotate", "cifar100" or a
+    callable on float batches; each image is augmented once and kept, or afresh at every use with ``renew=True``.
+    Which images come next is the reader's affair: a buffer may serve many adapters.
+
+    >>> buffer = SourceBuffer(torch.zeros(3, 1, 4, 4), augment="none")
+    >>> buffer.batch(2, 5).shape
+    torch.Size([5, 1, 4, 4])
+    """
+
+    def __init__(
+        self,
+        images: Tensor | np.ndarray[Any, Any],
+        labels: Tensor | Sequence[int] | np.ndarray[Any, Any] | None = None,
+        augment: str | Augmentation = "rotate",
+        *,
+        renew: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.images = _stored(_channels_first(images))
+        self.labels = None if labels is None else torch.as_tensor(labels, dtype=torch.int64)
+        if len(self.images) == 0:
+            raise OptionError("the buffer has no images; give at least one.")
+        if self.labels is not None and self.labels.shape != (len(self.images),):
+            raise OptionError(
+                f"labels have shape {tuple(self.labels.shape)} for {len(self.images)} images; needed is "
+                f"({len(self.images)},), or None."
+            )
+        self.renews = renew
+        self.seed = seed
+        self._fingerprint: str | None = None
+        self._set_augment(augment)
+
+    def _set_augment(self, augment: str | Augmentation) -> None:
+        self.augment = augment
+        if callable(augment):
+            self._augmentation: Augmentation | None = augment
+        elif augment != "none" and self.images.dim() != 4:
+            raise OptionError(
+                f"augment={augment!r} needs images (N, C, H, W); these have shape {tuple(self.images.shape)}. Pass "
+                "augment='none' or a callable."
+            )
+        else:
+            self._augmentation = augmentations.by_name(augment, self.images.shape[-1])
+        self.renews = self.renews and self._augmentation is not None
+        self._kept: Tensor | None = None
+        self._kept_blocks: set[int] = set()
+
+    def with_augment(self, augment: str | Augmentation) -> Self:
+        """The same images under another augmentation."""
+        if augment == self.augment:
+            return self
+        other = copy.copy(self)
+        other._fingerprint = None
+        other._set_augment(augment)
+        return other
+
+    @classmethod
+    def sample(
+        cls,
+        dataset: Dataset,
+        size: float = 0.1,
+        select: str = "random",
+        seed: int = 0,
+        *,
+        model: nn.Module | None = None,
+        augment: str | Augmentation = "rotate",
+        renew: bool = False,
+        progress: bool = False,
+    ) -> Self:
+        """Draws a buffer, balanced over the classes, from ``dataset``.
+
+        ``size`` is a fraction (0.1) or a count (1000). ``select`` takes at random, or the samples of each class
+        that the source ``model`` is most or least confident of. The order mixes the classes evenly, so that
+        every batch in it is about balanced. Without labels the draw is over the whole set.
+        """
+        if select not in SELECT:
+            raise OptionError(f"select={select!r}: allowed are {', '.join(map(repr, SELECT))}.")
+        if select != "random" and model is None:
+            raise OptionError(f"select={select!r} asks the source model; pass model=net.")
+        total = _count(size, len(dataset))
+        generator = np.random.default_rng(seed)
+        labels = _labels(dataset)
+        order = generator.permutation(len(dataset))
+        if select != "random":
+            assert model is not None
+            confidence = _confidence(dataset, model, progress)
+            order = order[np.argsort(confidence[order] * (-1 if select == "confident" else 1), kind="stable")]
+        groups = np.zeros(len(dataset), dtype=np.int64) if labels is None else labels
+        chosen = _balanced(order, groups, total, generator)
+        images = _gather(dataset, chosen, progress)
+        kept = None if labels is None else labels[chosen]
+        return cls(images, kept, augment, renew=renew, seed=seed)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        name = self.augment if isinstance(self.augment, str) else _qualified(self.augment)
+        return f"SourceBuffer({len(self)} images {tuple(self.images.shape[1:])}, augment={name!r})"
+
+    def batch(self, start: int, count: int, *, draw: int = 0, like: Tensor | None = None) -> Tensor:
+        """``count`` images from ``start`` on, cycling; on the device, in the type and layout of ``like``.
+
+        ``draw`` numbers the reading: with ``renew`` it decides the augmentation.
+        """
+        index = torch.arange(start, start + count) % len(self)
+        device = like.device if like is not None else self.images.device
+        if self._augmentation is None:
+            images = _floats(self.images[index].to(device))
+        elif self.renews:
+            images = _floats(self.images[index].to(device))
+            images = augmentations.apply(self._augmentation, images, self.seed, 1, draw)
+        else:
+            images = _floats(self._augmented(index).to(device))
+        if like is not None:
+            self._check_fit(like)
+            images = images.to(like.dtype) if like.is_floating_point() else images
+            if like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last):
+                images = images.contiguous(memory_format=torch.channels_last)
+        return images
+
+    def _check_fit(self, like: Tensor) -> None:
+        if like.dim() != self.images.dim() or like.shape[1] != self.images.shape[1]:
+            raise OptionError(
+                f"the buffer holds samples of shape {tuple(self.images.shape[1:])}, the batch of "
+                f"{tuple(like.shape[1:])}; build the buffer from what net takes."
+            )
+
+    def _augmented(self, index: Tensor) -> Tensor:
+        if self._kept is None:
+            self._kept = torch.empty_like(self.images)
+        assert self._augmentation is not None
+        for block in {int(i) for i in (index // BLOCK).unique()} - self._kept_blocks:
+            window = slice(block * BLOCK, (block + 1) * BLOCK)
+            images = augmentations.apply(self._augmentation, _floats(self.images[window]), self.seed, 0, block)
+            if self._kept.dtype == torch.uint8:
+                images = images.mul(255).round().clamp(0, 255)
+            self._kept[window] = images.to(self._kept.dtype)
+            self._kept_blocks.add(block)
+        return self._kept[index]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of images, labels and how they are augmented."""
+        if self._fingerprint is None:
+            labels = [] if self.labels is None else [self.labels]
+            self._fingerprint = states.fingerprint([self.images, *labels, self._augment_facts()])
+        return self._fingerprint
+
+    def _augment_facts(self) -> str:
+        name = self.augment if isinstance(self.augment, str) else _qualified(self.augment)
+        return f"{name} renew={self.renews} seed={self.seed}"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes images, labels and settings to a safetensors file."""
+        tensors = {"images": self.images} | ({} if self.labels is None else {"labels": self.labels})
+        states.write(
+            path,
+            tensors,
+            {
+                "kind": KIND,
+                "augment": self.augment if isinstance(self.augment, str) else None,
+                "renew": self.renews,
+                "seed": self.seed,
+                "fingerprint": self.fingerprint,
+            },
+        )
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, augment: str | Augmentation | None = None, verify: bool = True
+    ) -> Self:
+        """Maps a saved buffer into memory; images are read from disk when used.
+
+        ``verify`` reads the whole file once to compare fingerprints. A callable augmentation is not in the file
+        and must be passed again.
+        """
+        tensors, facts = states.read(path, KIND)
+        used = augment if augment is not None else facts["augment"]
+        if used is None:
+            raise OptionError(f"{path} was saved with a callable augmentation; pass it again as augment=….")
+        saved = cls(
+            tensors["images"],
+            tensors.get("labels"),
+            facts["augment"] or used,
+            renew=facts["renew"],
+            seed=facts["seed"],
+        )
+        if facts["augment"] is not None:
+            if verify and saved.fingerprint != facts["fingerprint"]:
+                raise StateError(
+                    f"{path}: the content does not match its fingerprint; the file is damaged, save it anew."
+                )
+            saved._fingerprint = facts["fingerprint"]
+        return saved.with_augment(used)
+
+
+def _channels_first(images: Tensor | np.ndarray[Any, Any]) -> Tensor:
+    if isinstance(images, np.ndarray):
+        if images.ndim == 4 and images.shape[-1] in (1, 3, 4) and images.dtype == np.uint8:
+            images = images.transpose(0, 3, 1, 2)
+        images = torch.from_numpy(np.ascontiguousarray(images))
+    if not isinstance(images, Tensor) or images.dim() < 2:
+        what = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        raise OptionError(f"images are {what}; needed is a tensor (N, …) of what net takes.")
+    return images
+
+
+def _stored(images: Tensor) -> Tensor:
+    """As uint8 where nothing is lost by it, else as given."""
+    if images.dtype == torch.uint8:
+        return images
+    if not images.is_floating_point():
+        raise OptionError(f"images are {images.dtype}; needed is uint8, or floating point as net takes it.")
+    images = images.detach()
+    if not bool(torch.isfinite(images).all()):
+        raise OptionError("images hold NaN or infinite values; drop or repair them.")
+    levels = images.float() * 255
+    whole = levels.round()
+    if bool((whole >= 0).all() and (whole <= 255).all() and ((levels - whole).abs() < 1e-3).all()):
+        return whole.to(torch.uint8)
+    return images.clone()
+
+
+def _floats(images: Tensor) -> Tensor:
+    return images.float().div_(255) if images.dtype == torch.uint8 else images
+
+
+def _count(size: float, available: int) -> int:
+    if isinstance(size, bool) or not isinstance(size, int | float):
+        raise OptionError(f"size={size!r}: give a fraction such as 0.1 or a count such as 1000.")
+    if isinstance(size, float) and not 0 < size <= 1:
+        raise OptionError(f"size={size!r}: a fraction must be above 0 and at most 1; a count is a whole number.")
+    total = max(1, round(size * available)) if isinstance(size, float) else size
+    if not 1 <= total <= available:
+        raise OptionError(f"size={size!r}: the dataset has {available} samples; ask for 1 to {available}.")
+    return total
+
+
+def _labels(dataset: Dataset) -> np.ndarray[Any, Any] | None:
+    """Labels without decoding images where the dataset offers them, else item by item."""
+    tensors = getattr(dataset, "tensors", None)
+    candidates = [getattr(dataset, "targets", None), getattr(dataset, "labels", None)]
+    candidates.append(tensors[1] if tensors is not None and len(tensors) > 1 else None)
+    for labels in candidates:
+        if labels is not None and len(labels) == len(dataset):
+            return np.asarray(labels, dtype=np.int64)
+    if len(dataset) == 0 or not isinstance(dataset[0], tuple | list) or len(dataset[0]) < 2:
+        return None
+    return np.asarray([int(dataset[i][1]) for i in range(len(dataset))], dtype=np.int64)
+
+
+def _gather(dataset: Dataset, chosen: np.ndarray[Any, Any], progress: bool) -> Tensor:
+    images = getattr(dataset, "images", None)
+    if isinstance(images, np.ndarray | Tensor) and len(images) == len(dataset):
+        return _channels_first(images[chosen] if isinstance(images, np.ndarray) else images[torch.from_numpy(chosen)])
+    return torch.stack([_image(dataset[int(i)]) for i in track(chosen, "reading source images", disable=not progress)])
+
+
+def _image(item: Any) -> Tensor:
+    image = item[0] if isinstance(item, tuple | list) else item
+    if isinstance(image, Tensor):
+        return image
+    array = np.asarray(image)
+    if array.dtype == np.uint8 and array.ndim == 2:
+        array = array[..., None]
+    return _channels_first(array[None])[0]
+
+
+def _confidence(dataset: Dataset, model: nn.Module, progress: bool) -> np.ndarray[Any, Any]:
+    network = share(model)
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    found = []
+    with torch.inference_mode():
+        for start in track(range(0, len(dataset), 200), "asking the source model", disable=not progress):
+            index = np.arange(start, min(start + 200, len(dataset)))
+            images = _floats(_stored(_gather(dataset, index, progress=False)).to(device))
+            found.append(logits_of(network(images), len(images)).softmax(-1).amax(-1).cpu())
+    return np.asarray(torch.cat(found).double())
+
+
+def _balanced(
+    order: np.ndarray[Any, Any], groups: np.ndarray[Any, Any], total: int, generator: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    """The first ``total`` of ``order``, equally many of every group, groups taking turns."""
+    classes = generator.permutation(np.unique(groups))
+    members = [order[groups[order] == label] for label in classes]
+    # The k-th member of each class comes in round k; short classes drop out of the later rounds.
+    rounds = np.concatenate([np.arange(len(m)) for m in members])
+    turns = np.concatenate([np.full(len(m), turn) for turn, m in enumerate(members)])
+    flat = np.concatenate(members)
+    chosen: np.ndarray[Any, Any] = flat[np.lexsort((turns, rounds))][:total]
+    return chosen
+
+
+def _qualified(function: object) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"

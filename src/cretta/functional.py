@@ -1,0 +1,139 @@
+"""Energies and the objectives made of them, as pure tensor functions.
+
+Equation numbers are those of "Contrastive Residual Energy Test-time Adaptation". In every objective
+``target`` and ``source`` are energies E_θ of the adapting model, ``reference_target`` and
+``reference_source`` energies E_φ of the frozen source model; pairs are formed by broadcasting (see
+:func:`pair`). Half-precision logits are computed in float32: bfloat16 keeps 8 bits, too few for the
+difference of two energies.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cretta.errors import OptionError
+
+
+def _at_least_single(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Free energy of a classifier, Eq. 1: E(x) = -T · logsumexp(f(x) / T); (B, C) -> (B,).
+
+    >>> energy(torch.tensor([[0.0, 0.0]]))
+    tensor([-0.6931])
+    """
+    if not temperature > 0:
+        raise OptionError(f"temperature={temperature!r}: must be a number above 0; 1.0 is the paper's value.")
+    scaled = _at_least_single(logits) / temperature
+    return -temperature * torch.logsumexp(scaled, dim=-1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Shannon entropy of softmax(logits) in nats: H = -Σ p log p; (B, C) -> (B,).
+
+    >>> entropy(torch.tensor([[0.0, 0.0]]))
+    tensor([0.6931])
+    """
+    log_p = F.log_softmax(_at_least_single(logits), dim=-1)
+    return -(log_p.exp() * log_p).sum(dim=-1)
+
+
+def pair(target: Tensor, source: Tensor, how: str = "one_to_one") -> tuple[Tensor, Tensor]:
+    """Shapes two vectors so that arithmetic between them runs over the wanted pairs.
+
+    ``one_to_one`` pairs by position and cycles through a shorter ``source``; ``cartesian`` makes all
+    |B_t| × |B_s| pairs.
+
+    >>> t, s = pair(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 20.0]))
+    >>> t - s
+    tensor([ -9., -18.,  -7.])
+    """
+    if how == "cartesian":
+        return target.unsqueeze(1), source.unsqueeze(0)
+    if how != "one_to_one":
+        raise OptionError(f"pairs={how!r}: allowed are 'one_to_one' and 'cartesian'.")
+    if len(source) == len(target):
+        return target, source
+    if len(source) > len(target):
+        return target, source[: len(target)]
+    return target, source.repeat(-(-len(target) // len(source)))[: len(target)]
+
+
+def residual_logit(
+    target: Tensor, source: Tensor, reference_target: Tensor, reference_source: Tensor, beta: float = 1.0
+) -> Tensor:
+    """The contrastive residual logit, Eq. 3: l = β(E_φ(x_t) - E_φ(x_s)) - β(E_θ(x_t) - E_θ(x_s)).
+
+    >>> residual_logit(torch.tensor(-5.0), torch.tensor(-4.0), torch.tensor(-3.0), torch.tensor(-6.0))
+    tensor(4.)
+    """
+    return beta * ((reference_target - reference_source) - (target - source))
+
+
+def pairwise_logit(target: Tensor, source: Tensor, beta: float = 1.0) -> Tensor:
+    """The logit without the source model's terms (appendix, non-residual): l = -β(E_θ(x_t) - E_θ(x_s))."""
+    return -beta * (target - source)
+
+
+def contrastive_loss(logit: Tensor) -> Tensor:
+    """Negative log-likelihood of the preference for target over source, Eq. 4: -mean log σ(l)."""
+    return F.softplus(-logit).mean()
+
+
+def gradient_weight(logit: Tensor) -> Tensor:
+    """The weight each pair's energy gradients get, Eq. 5: w = σ(-l).
+
+    ∇L = mean w · β(∇E_θ(x_t) - ∇E_θ(x_s)), since log p_θ(x) = -E_θ(x) - log Z.
+    """
+    return torch.sigmoid(-logit)
+
+
+def weighted_loss(target: Tensor, source: Tensor, weight: Tensor, beta: float = 1.0) -> Tensor:
+    """A surrogate whose gradient is Eq. 5 with any given ``weight`` in the place of w."""
+    return (weight * (beta * (target - source))).mean()
+
+
+def target_loss(target: Tensor) -> Tensor:
+    """Direct descent on the target's energy, the objective without its contrastive terms: mean E_θ(x_t)."""
+    return target.mean()
+
+
+def nce_loss(
+    target: Tensor,
+    source: Tensor,
+    reference_target: Tensor,
+    reference_source: Tensor,
+    constant: float | Tensor = 0.0,
+) -> Tensor:
+    """Noise-contrastive estimation: -mean log σ(r(x_t)) - mean log(1 - σ(r(x_s))), r = -(E_θ - E_φ) + c.
+
+    The paper's appendix derives the same r twice. Residual: p_θ = q_φ exp(-Ẽ)/Z starts as q_φ itself, so
+    c = 0. Non-residual: p_θ and q_φ are normalised apart and c = log Z_φ - log Z_θ is unknown; pass
+    :func:`nce_constant` for its maximum-likelihood value.
+    """
+    on_target = constant - (target - reference_target)
+    on_source = constant - (source - reference_source)
+    return F.softplus(-on_target).mean() + F.softplus(on_source).mean()
+
+
+def nce_constant(target: Tensor, source: Tensor, reference_target: Tensor, reference_source: Tensor) -> Tensor:
+    """The c that minimises :func:`nce_loss` for these energies, found by bisection; carries no gradient.
+
+    None is needed: the loss is stationary in c there.
+    """
+    with torch.no_grad():
+        on_target = (reference_target - target).double()
+        on_source = (reference_source - source).double()
+        everything = torch.cat([on_target.flatten(), on_source.flatten()])
+        # The optimum balances mean σ(-(r_t + c)) against mean σ(r_s + c): it lies where -r does, up to the
+        # few nats that unequal tails need.
+        low, high = -everything.max() - 50.0, -everything.min() + 50.0
+        for _ in range(80):
+            middle = (low + high) / 2
+            slope = torch.sigmoid(on_source + middle).mean() - torch.sigmoid(-(on_target + middle)).mean()
+            low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
+        return ((low + high) / 2).to(target.dtype)

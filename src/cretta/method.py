@@ -1,0 +1,112 @@
+"""What a method states, takes, returns and leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from torch import Tensor
+
+from cretta.errors import OptionError
+from cretta.guard import Guard
+from cretta.norm import STATISTICS
+from cretta.options import OptionSet, choice, flag, integer, number, option, texts
+
+OPTIMIZERS = ("adam", "adamw", "sgd")
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a method does, for people and tables."""
+
+    updates: Literal["nothing", "norm affine", "all"]
+    """Which parameters learn."""
+    statistics: str
+    """What BatchNorm normalises with unless told otherwise."""
+    source_data: bool
+    """Whether it touches source images while it adapts."""
+    logits: Literal["before", "after"]
+    """Whether the logits returned are from before or after the batch's update, unless told otherwise."""
+
+
+@dataclasses.dataclass
+class Objective:
+    """What a method makes of a batch: a loss to descend, the target's logits, and what is worth recording."""
+
+    loss: Tensor | None
+    """None where the batch gives nothing to learn from; ``reason`` says why."""
+    logits: Tensor
+    reason: str = ""
+    notes: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What a batch did. Numbers are read from the device only when looked at."""
+
+    size: int
+    """How many samples the batch had."""
+    adapted: bool
+    """Whether parameters were updated."""
+    skipped: bool
+    """Whether an update was due but left out; ``reason`` says why."""
+    reason: str = ""
+    guard: str = ""
+    """What the guard noticed and did, if anything."""
+    values: Mapping[str, Tensor] = dataclasses.field(default_factory=dict, repr=False)
+
+    def __getitem__(self, name: str) -> float | None:
+        value = self.values.get(name)
+        return None if value is None else float(value)
+
+    @property
+    def loss(self) -> float | None:
+        """The objective's value."""
+        return self["loss"]
+
+    @property
+    def energy(self) -> float | None:
+        """Mean energy of the batch under the logits returned."""
+        return self["energy"]
+
+    @property
+    def source_energy(self) -> float | None:
+        """Mean energy of the source samples under the adapting model."""
+        return self["source_energy"]
+
+    @property
+    def weight(self) -> float | None:
+        """Mean gradient weight w (Eq. 5)."""
+        return self["weight"]
+
+
+def _guard(value: Any) -> Guard | None:
+    if value is None or isinstance(value, Guard):
+        return value
+    try:
+        return Guard(action=value)
+    except OptionError:
+        raise ValueError("None, 'warn', 'rollback', 'reset' or a cretta.Guard") from None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(OptionSet):
+    """What every method can be told."""
+
+    lr: float = number(1e-3, "learning rate", above=0)
+    optimizer: str = choice("adam", "which optimiser takes the step", among=OPTIMIZERS)
+    momentum: float = number(0.9, "momentum of SGD, first moment of Adam", at_least=0, below=1)
+    nesterov: bool = flag(False, "Nesterov momentum, for SGD")
+    weight_decay: float = number(0.0, "weight decay", at_least=0)
+    steps: int = integer(1, "updates for each batch", at_least=1)
+    episodic: bool = flag(False, "forget everything before each batch")
+    statistics: str | None = choice(None, "what BatchNorm normalises with; None is the method's own", among=STATISTICS)
+    batch_weight: float = number(0.1, "the batch's share α in 'mixture' and 'moving'", above=0, at_most=1)
+    predict: str | None = choice(
+        None, "logits from before or after the update; None is the method's own", among=("before", "after")
+    )
+    skip: tuple[str, ...] = texts((), "names of layers that do not learn, with all below them")
+    channels_last: bool = flag(True, "image batches in channels-last memory, which convolutions prefer")
+    guard: Guard | None = option(None, _guard, "what to do when the model collapses")
+    seed: int = integer(0, "seed of everything random", at_least=0)

@@ -1,0 +1,22 @@
+"""BN-Adapt: statistics of the batch, nothing learned."""
+
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from cretta.adapter import Adapter
+from cretta.errors import ModelError
+from cretta.method import Facts
+
+
+class BNAdapt(Adapter):
+    """BatchNorm with the statistics of the batch at hand (Schneider et al., 2020; Nado et al., 2020)."""
+
+    name = "bn_adapt"
+    facts = Facts(updates="nothing", statistics="batch", source_data=False, logits="before")
+
+    def begin(self) -> None:
+        """Refuses a network that has no statistics to exchange."""
+        if not any(isinstance(module, _BatchNorm) for module in self.net.modules()):
+            raise ModelError(
+                f"{type(self.net).__name__} has no BatchNorm layer, so bn_adapt would be the source model. Use "
+                "'source', or a method that learns γ and β, such as 'tent' or 'cretta'."
+            )

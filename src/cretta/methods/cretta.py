@@ -1,0 +1,149 @@
+"""CreTTA: contrastive residual energy test-time adaptation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from cretta import functional
+from cretta.adapter import Adapter
+from cretta.augment import AUGMENTATIONS
+from cretta.errors import OptionError
+from cretta.functional import energy
+from cretta.method import Facts, Objective, Options
+from cretta.norm import Role
+from cretta.options import choice, number
+from cretta.reference import ReferenceEnergies
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CreTTAOptions(Options):
+    """What CreTTA can be told besides what every method can."""
+
+    beta: float = number(1.0, "β, how strongly energy differences count", above=0)
+    temperature: float = number(1.0, "T of the energy (Eq. 1)", above=0)
+    reference: str = choice(
+        "running",
+        "BatchNorm statistics of the source model φ: of training, or as the adapting model's",
+        among=("running", "batch"),
+    )
+    pairs: str = choice("one_to_one", "which target and source samples are compared", among=("one_to_one", "cartesian"))
+    objective: str = choice(
+        "residual",
+        "Eq. 4, or the same without the source model's terms, or without the source samples, or NCE",
+        among=("residual", "pairwise", "target", "nce_residual", "nce"),
+    )
+    weighting: str = choice(
+        "adaptive", "the gradient weight: w of Eq. 5, or drawn from U[0, 1)", among=("adaptive", "uniform")
+    )
+    source: str = choice(
+        "buffer",
+        "where source samples come from: the buffer, or the half of the target batch with least energy",
+        among=("buffer", "target"),
+    )
+    augment: str | None = choice(None, "augmentation of the buffer; None is the buffer's own", among=AUGMENTATIONS)
+
+
+class CreTTA(Adapter[CreTTAOptions]):
+    """Contrastive residual energy test-time adaptation (Han et al., 2026).
+
+    L = -mean log σ(l), l = β(E_φ(x_t) - E_φ(x_s)) - β(E_θ(x_t) - E_θ(x_s)), Eqs. 3 and 4. Target samples
+    x_t gain likelihood relative to source samples x_s of a small buffer and to the frozen source model φ.
+    Target and source pass θ apart, each with its own statistics; logits are from after the update.
+    """
+
+    name = "cretta"
+    facts = Facts(updates="norm affine", statistics="batch", source_data=True, logits="after")
+    presets = {  # noqa: RUF012  (read-only by its type in Adapter)
+        "cifar10": {"lr": 1e-3, "beta": 1.0, "augment": "rotate"},
+        "cifar100": {"lr": 2e-3, "beta": 2.0, "augment": "cifar100"},
+        "tiny_imagenet": {"lr": 1e-3, "beta": 2.0, "augment": "none"},
+        "imagenet": {"lr": 2.5e-4, "beta": 1.0, "augment": "none"},
+        "pacs": {"lr": 1e-3, "beta": 1.0, "augment": "cifar100"},
+    }
+    option_type = CreTTAOptions
+
+    def begin(self) -> None:
+        """Checks that there are source samples, and starts at the buffer's first."""
+        o = self.options
+        if o.weighting == "uniform" and o.objective not in ("residual", "pairwise"):
+            raise OptionError(
+                f"weighting='uniform' replaces w of a contrastive objective; objective={o.objective!r} has none. "
+                "Use objective='residual' or 'pairwise'."
+            )
+        self._reads_buffer = o.source == "buffer" and o.objective != "target"
+        self._reference_statistics = "running" if o.reference == "running" else self.statistics
+        if not self._reads_buffer:
+            return
+        if self.buffer is None:
+            raise OptionError(
+                "cretta needs source samples: pass buffer=cretta.SourceBuffer.sample(training_set), or build it "
+                "without: source='target' takes the least-energy half of each batch in their place."
+            )
+        if o.augment is not None:
+            self.buffer = self.buffer.with_augment(o.augment)
+        self._reference_source = ReferenceEnergies(
+            self.buffer,
+            lambda images: self._frozen_energy(images, "source"),
+            per_sample=self._reference_statistics == "running",
+        )
+        self.memory |= {"cursor": torch.tensor(0), "draw": torch.tensor(0)}
+
+    def objective(self, x: Tensor) -> Objective:
+        """Eq. 4, or the variant asked for, on the batch and as many source samples."""
+        o = self.options
+        residual = o.objective in ("residual", "nce", "nce_residual")
+        # φ goes first, while no graph of θ is alive.
+        reference_target = self._frozen_energy(x) if residual else None
+        images, reference_source = self._from_buffer(x, residual) if self._reads_buffer else (None, None)
+        logits = self.model(x)
+        target = energy(logits, o.temperature)
+        if o.objective == "target":
+            return Objective(functional.target_loss(target), logits)
+        if images is not None:
+            source = energy(self.model(images, role="source"), o.temperature)
+        else:
+            low = target.detach().topk(max(1, len(x) // 2), largest=False).indices.sort().values
+            source = target[low]
+            reference_source = reference_target[low] if reference_target is not None else None
+        loss, weight = self._loss(target, source, reference_target, reference_source)
+        notes = {"source_energy": source.detach().mean()}
+        if weight is not None:
+            notes["weight"] = weight.mean()
+        return Objective(loss, logits, notes=notes)
+
+    def _loss(
+        self, target: Tensor, source: Tensor, reference_target: Tensor | None, reference_source: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        o = self.options
+        if o.objective in ("nce", "nce_residual"):
+            assert reference_target is not None
+            assert reference_source is not None
+            energies = (target, source, reference_target, reference_source)
+            constant = functional.nce_constant(*energies) if o.objective == "nce" else 0.0
+            return functional.nce_loss(*energies, constant=constant), None
+        paired_target, paired_source = functional.pair(target, source, o.pairs)
+        if reference_target is None or reference_source is None:
+            logit = functional.pairwise_logit(paired_target, paired_source, o.beta)
+        else:
+            paired_reference = functional.pair(reference_target, reference_source, o.pairs)
+            logit = functional.residual_logit(paired_target, paired_source, *paired_reference, o.beta)
+        if o.weighting == "uniform":
+            weight = torch.rand(logit.shape, generator=self.generator, device=logit.device, dtype=logit.dtype)
+            return functional.weighted_loss(paired_target, paired_source, weight, o.beta), weight
+        return functional.contrastive_loss(logit), functional.gradient_weight(logit.detach())
+
+    def _frozen_energy(self, x: Tensor, role: Role = "target") -> Tensor:
+        with torch.no_grad():
+            return energy(self.frozen(self._reference_statistics)(x, role), self.options.temperature)
+
+    def _from_buffer(self, x: Tensor, residual: bool) -> tuple[Tensor, Tensor | None]:
+        """The next len(x) source samples and, if wanted, their E_φ."""
+        assert self.buffer is not None
+        start, draw = int(self.memory["cursor"]), int(self.memory["draw"])
+        self.memory["cursor"] = torch.tensor((start + len(x)) % len(self.buffer))
+        self.memory["draw"] = torch.tensor(draw + 1)
+        images = self.buffer.batch(start, len(x), draw=draw, like=x)
+        return images, self._reference_source(images, start) if residual else None

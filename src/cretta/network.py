@@ -1,0 +1,133 @@
+"""A network as the adapter uses it: a copy that shares its frozen tensors and answers with logits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from cretta.errors import BatchError, ModelError
+from cretta.norm import NormStatistics, Role
+
+
+def share(net: nn.Module, own: Iterable[str] = ()) -> nn.Module:
+    """A copy of ``net``, asleep (eval mode, no gradients), on the same parameter storage.
+
+    Parameters named in ``own``, and all buffers, are copied; a network that writes to its buffers while
+    it predicts must not reach the user's.
+    """
+    owned = set(own)
+    memo: dict[int, Any] = {}
+    with torch.inference_mode(False), torch.no_grad():
+        for name, parameter in net.named_parameters(remove_duplicate=False):
+            if isinstance(parameter, nn.UninitializedParameter):
+                raise ModelError(
+                    f"parameter {name!r} has no shape yet (a lazy module); run one batch through net first."
+                )
+            if id(parameter) not in memo or name in owned:
+                # Inference tensors cannot take part in autograd, so they cannot be shared.
+                mine = name in owned or parameter.is_inference()
+                values = parameter.clone() if mine else parameter.detach()
+                memo[id(parameter)] = nn.Parameter(values, requires_grad=False)
+        for buffer in net.buffers():
+            memo[id(buffer)] = buffer.detach().clone()
+        try:
+            return copy.deepcopy(net, memo).eval()
+        except (TypeError, RuntimeError, AttributeError) as wrong:
+            raise ModelError(
+                f"this {type(net).__name__} cannot be copied ({wrong}); an adapter works on a copy, so that "
+                "net stays as it is. Remove what cannot be copied (open files, tensors with a graph)."
+            ) from wrong
+
+
+def logits_of(output: object, batch: int) -> Tensor:
+    """The (batch, classes) tensor in what a network returned: itself, its ``.logits`` or ``["logits"]``."""
+    logits = output
+    if not isinstance(output, Tensor):
+        logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise ModelError(
+            f"the network returned {type(output).__name__}; needed is a tensor of logits (batch, classes), or "
+            "an object with such a .logits. Wrap the network so that it returns its logits."
+        )
+    if logits.dim() != 2 or logits.shape[0] != batch:
+        raise ModelError(
+            f"the network returned logits of shape {tuple(logits.shape)} for a batch of {batch}; needed is "
+            f"({batch}, classes). If the input lacked its batch dimension, add it with x.unsqueeze(0)."
+        )
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+class Classifier:
+    """Calls a network and returns its logits in at least single precision."""
+
+    def __init__(self, module: nn.Module, statistics: NormStatistics) -> None:
+        self.module = module
+        self.statistics = statistics
+
+    def __call__(self, x: Tensor, role: Role = "target") -> Tensor:
+        """Logits of ``x``, a batch of the target stream or of source samples."""
+        self.statistics.role = role
+        try:
+            return logits_of(self.module(x), len(x))
+        except (ValueError, RuntimeError) as wrong:
+            explained = self._explain(x, str(wrong))
+            if explained is None:
+                raise
+            raise explained from wrong
+        finally:
+            self.statistics.role = "target"
+
+    def _explain(self, x: Tensor, message: str) -> BatchError | None:
+        if "more than 1 value per channel" in message:
+            return BatchError(
+                f"a batch of {len(x)} is too small for batch statistics in this network; use "
+                "statistics='mixture', 'moving' or 'running', or larger batches."
+            )
+        convolution = next((m for m in self.module.modules() if isinstance(m, _ConvNd)), None)
+        if convolution is not None and x.dim() != convolution.weight.dim():
+            return BatchError(
+                f"the network cannot take a batch of shape {tuple(x.shape)}: its convolutions want "
+                f"{convolution.weight.dim()} dimensions, the batch first ({message})."
+            )
+        return None
+
+
+class FlatParameters:
+    """Parameters that learn, laid out in one tensor for each device and dtype.
+
+    The network's parameters and their gradients are views of it, so that the optimiser, a snapshot, a reset
+    and a check for finite values are one operation each, whatever the number of layers.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]]) -> None:
+        self.names = tuple(name for name, _ in named)
+        self.flat: list[nn.Parameter] = []
+        groups: dict[tuple[torch.device, torch.dtype], list[nn.Parameter]] = {}
+        for _, parameter in named:
+            groups.setdefault((parameter.device, parameter.dtype), []).append(parameter)
+        for parameters in groups.values():
+            flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
+            flat.grad = torch.zeros_like(flat)
+            start = 0
+            for parameter in parameters:
+                window = slice(start, start + parameter.numel())
+                parameter.data = flat.data[window].view(parameter.shape)
+                parameter.requires_grad_(True)
+                parameter.grad = flat.grad[window].view(parameter.shape)
+                start = window.stop
+            self.flat.append(flat)
+
+    def zero_grad(self) -> None:
+        """Clears the gradients in place: they are views and must stay so."""
+        for flat in self.flat:
+            assert flat.grad is not None
+            flat.grad.zero_()
+
+    def gradients_finite(self) -> bool:
+        """Whether every gradient is a finite number."""
+        return all(bool(torch.isfinite(flat.grad).all()) for flat in self.flat if flat.grad is not None)

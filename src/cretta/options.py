@@ -1,0 +1,140 @@
+"""Options of methods: frozen dataclasses whose fields know what they allow."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
+
+from cretta.errors import OptionError
+
+Check = Callable[[Any], Any]
+"""Takes a given value and returns the one to store, or raises ValueError saying what is allowed."""
+
+
+def option(default: object, check: Check, description: str) -> Any:
+    """A dataclass field that validates its value by ``check`` and describes itself."""
+    return dataclasses.field(default=default, metadata={"check": check, "description": description})
+
+
+def number(
+    default: float | None,
+    description: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """A finite real number within bounds."""
+    bounds = [
+        f"{word} {bound:g}"
+        for word, bound in (("above", above), ("at least", at_least), ("at most", at_most), ("below", below))
+        if bound is not None
+    ]
+    allowed = " ".join(["a finite number", " and ".join(bounds)]).strip()
+
+    def check(value: Any) -> float | None:
+        if value is None and default is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(allowed)
+        inside = (
+            (above is None or value > above)
+            and (at_least is None or value >= at_least)
+            and (at_most is None or value <= at_most)
+            and (below is None or value < below)
+        )
+        if not inside:
+            raise ValueError(allowed)
+        return float(value)
+
+    return option(default, check, description)
+
+
+def integer(default: int, description: str, *, at_least: int) -> Any:
+    """A whole number from ``at_least`` upwards."""
+
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+            raise ValueError(f"a whole number, at least {at_least}")
+        return value
+
+    return option(default, check, description)
+
+
+def choice(default: str | None, description: str, *, among: Iterable[str]) -> Any:
+    """One of a few names; None is allowed where it is the default."""
+    names = tuple(among)
+
+    def check(value: Any) -> str | None:
+        if value is None and default is None:
+            return None
+        if value not in names:
+            raise ValueError(f"one of {', '.join(map(repr, names))}")
+        return str(value)
+
+    return option(default, check, description)
+
+
+def flag(default: bool, description: str) -> Any:
+    """True or False."""
+
+    def check(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError("True or False")
+        return value
+
+    return option(default, check, description)
+
+
+def texts(default: tuple[str, ...], description: str) -> Any:
+    """A tuple of strings; a list, or a single string, is taken as one."""
+
+    def check(value: Any) -> tuple[str, ...]:
+        given = (value,) if isinstance(value, str) else value
+        if not isinstance(given, tuple | list) or not all(isinstance(item, str) for item in given):
+            raise ValueError("a sequence of strings")
+        return tuple(given)
+
+    return option(default, check, description)
+
+
+def unknown(kind: str, given: str, allowed: Iterable[str]) -> OptionError:
+    """An error for a name nobody knows, with the nearest known one and the whole list."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(str(given), names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return OptionError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(names) or 'none'}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptionSet:
+    """A validated set of options; a wrong value raises :class:`~cretta.errors.OptionError`."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            try:
+                value = field.metadata["check"](value)
+            except ValueError as wrong:
+                raise OptionError(
+                    f"{field.name}={value!r}: must be {wrong} ({field.metadata['description']}; "
+                    f"the default is {field.default!r})."
+                ) from None
+            object.__setattr__(self, field.name, value)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names of all options, in order."""
+        return tuple(field.name for field in dataclasses.fields(cls))
+
+    @classmethod
+    def make(cls, owner: str, preset: Mapping[str, Any], given: Mapping[str, Any]) -> Self:
+        """Options from a preset, overridden by what was given; ``owner`` is named in errors."""
+        for name in given:
+            if name not in cls.names():
+                raise unknown(f"option of {owner}", name, cls.names())
+        return cls(**{**preset, **given})
