@@ -1,0 +1,84 @@
+"""What every network here shares: RGB in [0, 1] at the door, normalised inside."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from cretta.errors import BatchError, OptionError
+
+Channels = Sequence[float] | Tensor
+
+
+class Classifier(nn.Module):
+    """Base of the networks: (N, 3, H, W) in [0, 1] → (N, classes).
+
+    ``mean`` and ``std`` are buffers of shape (1, 3, 1, 1), saved with the weights; without
+    normalisation they are None and the state dict has no such keys, so that a state dict loads only
+    into a model that treats its input the same way.
+    """
+
+    mean: Tensor | None
+    std: Tensor | None
+
+    def __init__(self, depth: int, width: int, classes: int, mean: Channels | None, std: Channels | None) -> None:
+        super().__init__()
+        for option, value in (("width", width), ("classes", classes)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"{option}={value!r}: give a whole number of at least 1.")
+        self.depth = depth
+        self.width = width
+        self.classes = classes
+        self.register_buffer("mean", None)
+        self.register_buffer("std", None)
+        self.set_normalisation(mean, std)
+
+    def set_normalisation(self, mean: Channels | None, std: Channels | None) -> None:
+        """Make the network compute (x − mean) / std first; None and None for no normalisation."""
+        if (mean is None) != (std is None):
+            raise OptionError(f"mean={mean!r}, std={std!r}: give both, or neither for no normalisation.")
+        if mean is None or std is None:
+            self.mean = self.std = None
+            return
+        like = next(self.parameters(), torch.empty(0))
+        values = [torch.as_tensor(value, dtype=torch.float32, device="cpu").flatten() for value in (mean, std)]
+        if not (
+            all(value.numel() == 3 and bool(value.isfinite().all()) for value in values) and bool((values[1] > 0).all())
+        ):
+            raise OptionError(
+                f"mean={mean!r}, std={std!r}: give three finite numbers each, one a channel, std above 0."
+            )
+        self.mean, self.std = (value.to(like.device, like.dtype).view(1, 3, 1, 1) for value in values)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Return the images as the first layer wants them: `x` itself when there is no normalisation."""
+        # Broadcasting and type promotion would let grey or 0–255 byte images pass silently.
+        if x.dim() != 4 or x.shape[1] != 3 or not x.is_floating_point():
+            raise BatchError(
+                f"got a {x.dtype} batch of shape {tuple(x.shape)}: give floating point RGB images in [0, 1], "
+                "(N, 3, H, W); divide bytes by 255 and move channels to the front."
+            )
+        if self.mean is None or self.std is None:
+            return x
+        return (x - self.mean) / self.std
+
+    def extra_repr(self) -> str:
+        """Say depth, width and classes when printed."""
+        return f"depth={self.depth}, width={self.width}, classes={self.classes}"
+
+
+def initialise(network: nn.Module) -> None:
+    """He initialisation by fan-out for convolutions, zero for the biases of linear layers."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+
+
+def blocks_per_stage(depth: int, stem: int, name: str) -> int:
+    """Return the n of depth = 6n + stem, at least 1."""
+    if not isinstance(depth, int) or isinstance(depth, bool) or depth < 6 + stem or (depth - stem) % 6:
+        examples = ", ".join(str(6 * n + stem) for n in range(1, 6))
+        raise OptionError(f"depth={depth!r} for a {name}: give 6n + {stem} with n ≥ 1 ({examples}, ...).")
+    return (depth - stem) // 6

@@ -1,0 +1,209 @@
+"""Named models: shipped weights, architectures without weights, and checkpoints made elsewhere."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from cretta.errors import OptionError, StateError
+from cretta.models.classifier import Channels, Classifier
+from cretta.models.resnet import Norm, ResNet
+from cretta.models.wide_resnet import WideResNet
+
+AnyClassifier = TypeVar("AnyClassifier", bound=Classifier)
+
+SHIPPED = resources.files("cretta.models") / "shipped"
+
+# Where public training code puts the weights inside what it saves, tried in this order.
+_WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "net", "last")
+_PREFIXES = ("module.", "model.", "_orig_mod.")
+_NORMALISATION = {"mu": "mean", "sigma": "std", "normalize.mean": "mean", "normalize.std": "std"}
+# RobustBench gives some WideResNets a second, never called, first stage.
+_NEVER_CALLED = "sub_block1."
+
+
+def names() -> tuple[str, ...]:
+    """List the models that ship with their weights."""
+    return tuple(sorted(_index()))
+
+
+def load(name: str, *, pretrained: bool = True) -> Classifier:
+    """Load a shipped model by name, on the CPU in eval mode; untrained with ``pretrained=False``.
+
+    >>> load("wrn-40-2-cifar10").classes
+    10
+    """
+    index = _index()
+    if name not in index:
+        raise OptionError(
+            f"no model {name!r}: shipped with weights are {', '.join(sorted(index))}. "
+            "For an architecture without weights use build, for instance build('wrn-28-10', classes=100)."
+        )
+    entry = index[name]
+    if not pretrained:
+        return build(entry["architecture"], classes=entry["classes"]).eval()
+    state = _shipped_state(name, entry["file"], entry["sha256"])
+    # The initial values are thrown away: the caller's random numbers must not depend on them. (The meta
+    # device would skip them, but its first use imports the compiler, which takes seconds.)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        model = build(entry["architecture"], classes=entry["classes"])
+    _put(state, model)
+    return model.eval()
+
+
+def build(
+    architecture: str,
+    *,
+    classes: int = 10,
+    mean: Channels | None = None,
+    std: Channels | None = None,
+    norm: Norm = "batch",
+) -> Classifier:
+    """Make an untrained network: "wrn-depth-width", "resnet-depth" or "resnet-depth-width".
+
+    >>> build("resnet-26", classes=100).depth
+    26
+    """
+    if match := re.fullmatch(r"wrn-(\d+)-(\d+)", architecture):
+        if norm != "batch":
+            raise OptionError(f"norm={norm!r} for {architecture}: a WideResNet has norm='batch' only; use a resnet.")
+        return WideResNet(int(match[1]), int(match[2]), classes, mean, std)
+    if match := re.fullmatch(r"resnet-(\d+)(?:-(\d+))?", architecture):
+        return ResNet(int(match[1]), classes, int(match[2] or 16), norm, mean, std)
+    raise OptionError(
+        f"no architecture {architecture!r}: give wrn-depth-width (wrn-28-10), resnet-depth (resnet-26) or "
+        f"resnet-depth-width (resnet-26-32). For shipped weights use load: {', '.join(names())}."
+    )
+
+
+def load_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], model: AnyClassifier) -> AnyClassifier:
+    """Put a checkpoint into `model`, in place, and return it; its train or eval mode stays.
+
+    `source` is a state dict, a .safetensors file or a file of `torch.save`; nesting and prefixes that
+    public training code adds are removed. A normalisation in the checkpoint replaces the model's; without
+    one the model keeps its own (RobustBench's AugMix checkpoints hold none and want 0.5 and 0.5).
+    """
+    if not isinstance(model, Classifier):
+        raise OptionError(
+            f"model is a {type(model).__name__}: give a WideResNet or ResNet of cretta.models; "
+            "load other networks with their own load_state_dict."
+        )
+    _put(source if isinstance(source, Mapping) else _read(Path(source)), model)
+    return model
+
+
+def _index() -> dict[str, dict[str, Any]]:
+    try:
+        index: dict[str, dict[str, Any]] = json.loads((SHIPPED / "index.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise StateError(f"the list of shipped models cannot be read ({error}): reinstall cretta.") from error
+    return index
+
+
+def _shipped_state(name: str, file: str, expected: str) -> dict[str, Tensor]:
+    try:
+        content = (SHIPPED / file).read_bytes()
+    except OSError as error:
+        raise StateError(f"the weights of {name} cannot be read ({error}): reinstall cretta.") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise StateError(
+            f"the weights of {name} are damaged: {file} has sha256 {found}, not {expected}. Reinstall cretta."
+        )
+    return safetensors.torch.load(content)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise StateError(f"no checkpoint at {path}: give a .safetensors file or a file of torch.save.")
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    # Unpickling a damaged file can raise nearly anything.
+    except Exception as error:
+        with path.open("rb") as file:
+            page = file.read(64).lstrip().startswith(b"<")
+        advice = (
+            "It is a web page, not a checkpoint: download it again."
+            if page
+            else "It is damaged, or holds more than tensors: take a new copy, or save the state_dict() alone."
+        )
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise StateError(f"{path} cannot be read as a checkpoint ({reason[0]}). {advice}") from error
+    if not isinstance(checkpoint, Mapping):
+        raise StateError(f"{path} holds a {type(checkpoint).__name__}: save the model's state_dict() in it instead.")
+    return checkpoint
+
+
+def _put(checkpoint: Mapping[str, Any], model: Classifier) -> None:
+    """Load the checkpoint under the names of `model`; a StateError, and no change, when it does not fit."""
+    state = _renamed(checkpoint)
+    normalisation = {key: state.pop(key) for key in ("mean", "std") if key in state}
+    wanted = {key: value for key, value in model.state_dict().items() if key not in ("mean", "std")}
+    for key in wanted:
+        if key.endswith(".num_batches_tracked"):
+            state.setdefault(key, torch.zeros((), dtype=torch.long))
+
+    missing = [key for key in wanted if key not in state]
+    unknown = [key for key in state if key not in wanted]
+    misshapen = [
+        f"{key} {_shape(state[key])} instead of {_shape(value)}"
+        for key, value in wanted.items()
+        if key in state and _shape(state[key]) != _shape(value)
+    ]
+    faults = [
+        f"{len(keys)} {fault} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"
+        for fault, keys in (
+            ("missing", missing),
+            ("not known here", unknown),
+            ("of another shape", misshapen),
+        )
+        if keys
+    ]
+    if faults:
+        raise StateError(
+            f"the checkpoint does not fit {type(model).__name__}({model.extra_repr()}): {'; '.join(faults)}. "
+            "Build the model with the depth, width and classes of the checkpoint."
+        )
+    if normalisation:
+        try:
+            model.set_normalisation(normalisation.get("mean"), normalisation.get("std"))
+        except (OptionError, TypeError, ValueError) as error:
+            raise StateError(f"the normalisation in the checkpoint cannot be used: {error}") from error
+        state |= {key: torch.as_tensor(value).reshape(1, 3, 1, 1) for key, value in normalisation.items()}
+    elif model.mean is not None and model.std is not None:
+        state |= {"mean": model.mean, "std": model.std}
+    model.load_state_dict(state)
+
+
+def _renamed(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    while inner := [checkpoint[key] for key in _WRAPPERS if isinstance(checkpoint.get(key), Mapping)]:
+        checkpoint = inner[0]
+    state: dict[str, Any] = {}
+    for original, value in checkpoint.items():
+        key = str(original)
+        while prefix := next((prefix for prefix in _PREFIXES if key.startswith(prefix)), ""):
+            key = key.removeprefix(prefix)
+        key = _NORMALISATION.get(key, key)
+        if key.startswith(_NEVER_CALLED):
+            continue
+        if key in state:
+            raise StateError(
+                f"the checkpoint holds {key} twice (again as {original}): give the state dict of one model."
+            )
+        state[key] = value
+    return state
+
+
+def _shape(value: object) -> tuple[int, ...] | str:
+    return tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
