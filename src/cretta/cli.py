@@ -89,7 +89,7 @@ def demo(
     ] = None,
     severity: Annotated[int, typer.Option(help="How strong, from 1 to 5.")] = 5,
     images: Annotated[int, typer.Option(help="How many images of each shift, at most 2000.")] = 600,
-    batch_size: Annotated[int, typer.Option(help="How many images arrive at once.")] = 100,
+    batch_size: Annotated[int, typer.Option(help="How many images arrive at once.")] = 50,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     output: Annotated[Path, typer.Option(help="Where to write the figure (.png, .svg or .pdf).")] = Path(
         "cretta-demo.png"

@@ -24,7 +24,7 @@ def run(
     methods: Sequence[str] = METHODS,
     severity: int = 5,
     images: int = 600,
-    batch_size: int = 100,
+    batch_size: int = 50,
     seed: int = 0,
     progress: Callable[[str, str, int], None] = lambda shift, method, images: None,
 ) -> Iterator[tuple[str, str, Trace]]:
