@@ -147,7 +147,7 @@ class Adapter(Generic[OptionsT]):
         assert self.optimizer is not None
         self.parameters.zero_grad()
         with torch.autocast(x.device.type, enabled=False):
-            objective.loss.backward()  # type: ignore[no-untyped-call]
+            objective.loss.backward()
         if not (bool(torch.isfinite(objective.loss)) and self.parameters.gradients_finite()):
             return "the loss or its gradient is not finite"
         self.optimizer.step()
@@ -162,33 +162,26 @@ class Adapter(Generic[OptionsT]):
             x = self._usable(x)
             if self.options.episodic:
                 self.load(self.initial)
-            objective, reason = self._learn(x)
-            learned = self.optimizer is not None and not reason
+            objective, updates, reason = self._learn(x)
             # An update left out makes "after" the same as "before".
-            late = learned and self.logits_from == "after"
+            late = updates > 0 and not reason and self.logits_from == "after"
             logits = self.answer(x) if late else objective.logits.detach()
             self._average.commit()
             noticed = ""
             if self._watch is not None and self.optimizer is not None:
                 logits, noticed = self._watch.over(self, x, logits)
-            values = {"energy": energy(logits).mean(), **objective.notes}
+            values = {"energy": energy(logits, self.options.temperature).mean(), **objective.notes}
             if objective.loss is not None:
                 values["loss"] = objective.loss.detach()
-            self.last = Record(
-                size=len(x),
-                adapted=learned,
-                skipped=self.optimizer is not None and not learned,
-                reason=reason if self.optimizer is not None else "",
-                guard=noticed,
-                values=values,
-            )
+            self.last = Record(len(x), updates > 0, bool(reason), reason, noticed, values)
             return logits
 
-    def _learn(self, x: Tensor) -> tuple[Objective, str]:
+    def _learn(self, x: Tensor) -> tuple[Objective, int, str]:
+        """The last step's objective, how many steps were taken, and why one was left out."""
         if self.optimizer is None:
             with torch.no_grad():
-                return self.objective(x), ""
-        for _ in range(self.options.steps):
+                return self.objective(x), 0, ""
+        for step in range(self.options.steps):
             memory = dict(self.memory)
             try:
                 with torch.enable_grad():
@@ -199,8 +192,8 @@ class Adapter(Generic[OptionsT]):
                 raise
             if reason:
                 self.memory = memory
-                break
-        return objective, reason
+                return objective, step, reason
+        return objective, self.options.steps, ""
 
     def answer(self, x: Tensor) -> Tensor:
         """Logits of the model as it is now."""

@@ -71,7 +71,7 @@ class Watch:
             self.averages = None
             logits = adapter.answer(x)
         message = f"{trouble}; {done}"
-        warnings.warn(f"batch {self.batches}: {message}", CollapseWarning, stacklevel=4)
+        warnings.warn(f"batch {self.batches}: {message}", CollapseWarning, stacklevel=3)
         return logits, message
 
     def _act(self, adapter: Adapter[Any]) -> str:
@@ -124,4 +124,4 @@ class Watch:
 
 
 def _entropy(p: Tensor) -> Tensor:
-    return torch.special.entr(p).sum()
+    return -torch.xlogy(p, p).sum()

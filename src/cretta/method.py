@@ -106,6 +106,7 @@ class Options(OptionSet):
     predict: str | None = choice(
         None, "logits from before or after the update; None is the method's own", among=("before", "after")
     )
+    temperature: float = number(1.0, "T of the energy (Eq. 1)", above=0)
     skip: tuple[str, ...] = texts((), "names of layers that do not learn, with all below them")
     channels_last: bool = flag(True, "image batches in channels-last memory, which convolutions prefer")
     guard: Guard | None = option(None, _guard, "what to do when the model collapses")

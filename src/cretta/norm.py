@@ -24,12 +24,12 @@ def norm_layers(net: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def norm_parameter_names(net: nn.Module, skip: tuple[str, ...] = ()) -> list[str]:
     """Names of all γ and β, without the layers whose name is, or lies under, a name in ``skip``."""
-    return [
-        f"{layer}.{name}" if layer else name
-        for layer, module in norm_layers(net)
-        if not any(layer == prefix or layer.startswith(f"{prefix}.") for prefix in skip)
-        for name, _ in module.named_parameters(recurse=False)
-    ]
+    names: dict[int, str] = {}
+    for layer, module in norm_layers(net):
+        if not any(layer == prefix or layer.startswith(f"{prefix}.") for prefix in skip):
+            for name, parameter in module.named_parameters(recurse=False):
+                names.setdefault(id(parameter), f"{layer}.{name}" if layer else name)
+    return list(names.values())
 
 
 class StreamAverage:
@@ -71,8 +71,8 @@ class NormStatistics:
     def _use_training_statistics(self, name: str, module: _BatchNorm, statistics: str) -> None:
         if module.running_mean is None or module.running_var is None:
             raise ModelError(
-                f"statistics={statistics!r} needs running statistics, but BatchNorm layer {name!r} was built "
-                "with track_running_stats=False; use statistics='batch'."
+                f"{statistics!r} statistics are asked for, but BatchNorm layer {name!r} was built with "
+                "track_running_stats=False and has none; use 'batch' (statistics= of an adapter, reference= of CreTTA)."
             )
         if self._moving:
             self._average.values.setdefault(name, (_float(module.running_mean), _float(module.running_var)))

@@ -1,7 +1,7 @@
 """Datasets of images and the corruptions that shift them."""
 
 from cretta.data.cifar import embedded
-from cretta.data.corruptions import CORRUPTIONS, corrupt
+from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS, corrupt
 from cretta.data.dataset import ArrayDataset
 
-__all__ = ["CORRUPTIONS", "ArrayDataset", "corrupt", "embedded"]
+__all__ = ["CORRUPTIONS", "VALIDATION_CORRUPTIONS", "ArrayDataset", "corrupt", "embedded"]

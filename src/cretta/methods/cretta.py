@@ -23,7 +23,6 @@ class CreTTAOptions(Options):
     """What CreTTA can be told besides what every method can."""
 
     beta: float = number(1.0, "β, how strongly energy differences count", above=0)
-    temperature: float = number(1.0, "T of the energy (Eq. 1)", above=0)
     reference: str = choice(
         "running",
         "BatchNorm statistics of the source model φ: of training, or as the adapting model's",
@@ -73,8 +72,12 @@ class CreTTA(Adapter[CreTTAOptions]):
                 f"weighting='uniform' replaces w of a contrastive objective; objective={o.objective!r} has none. "
                 "Use objective='residual' or 'pairwise'."
             )
+        # A weight drawn at random asks nothing of φ.
+        self._residual = o.objective in ("residual", "nce", "nce_residual") and o.weighting == "adaptive"
         self._reads_buffer = o.source == "buffer" and o.objective != "target"
         self._reference_statistics = "running" if o.reference == "running" else self.statistics
+        if self._residual:
+            self.frozen(self._reference_statistics)
         if not self._reads_buffer:
             return
         if self.buffer is None:
@@ -94,10 +97,9 @@ class CreTTA(Adapter[CreTTAOptions]):
     def objective(self, x: Tensor) -> Objective:
         """Eq. 4, or the variant asked for, on the batch and as many source samples."""
         o = self.options
-        residual = o.objective in ("residual", "nce", "nce_residual")
         # φ goes first, while no graph of θ is alive.
-        reference_target = self._frozen_energy(x) if residual else None
-        images, reference_source = self._from_buffer(x, residual) if self._reads_buffer else (None, None)
+        reference_target = self._frozen_energy(x) if self._residual else None
+        images, reference_source = self._from_buffer(x) if self._reads_buffer else (None, None)
         logits = self.model(x)
         target = energy(logits, o.temperature)
         if o.objective == "target":
@@ -139,11 +141,11 @@ class CreTTA(Adapter[CreTTAOptions]):
         with torch.no_grad():
             return energy(self.frozen(self._reference_statistics)(x, role), self.options.temperature)
 
-    def _from_buffer(self, x: Tensor, residual: bool) -> tuple[Tensor, Tensor | None]:
+    def _from_buffer(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The next len(x) source samples and, if wanted, their E_φ."""
         assert self.buffer is not None
         start, draw = int(self.memory["cursor"]), int(self.memory["draw"])
         self.memory["cursor"] = torch.tensor((start + len(x)) % len(self.buffer))
         self.memory["draw"] = torch.tensor(draw + 1)
         images = self.buffer.batch(start, len(x), draw=draw, like=x)
-        return images, self._reference_source(images, start) if residual else None
+        return images, self._reference_source(images, start) if self._residual else None

@@ -1,0 +1,54 @@
+"""Randomness that belongs to an image, not to the batch that it happens to be in."""
+
+import zlib
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .pixels import Floats
+
+Generator = np.random.Generator
+
+
+class Draws:
+    """One counter-based generator an image, keyed by seed, corruption and the image's own index."""
+
+    def __init__(self, seed: int, name: str, severity: int, start: int, count: int) -> None:
+        self.seed, self.name, self.severity, self.start, self.count = seed, name, severity, start, count
+
+    @cached_property
+    def generators(self) -> list[Generator]:
+        """The generators, made only when a corruption is random."""
+        stream = zlib.crc32(self.name.encode()) << 32
+        # The highest counter word, so that no severity ever runs into the numbers of another.
+        counter = np.array([0, 0, 0, self.severity], dtype=np.uint64)
+        keys = np.empty((self.count, 2), dtype=np.uint64)
+        keys[:, 0] = self.seed
+        keys[:, 1] = np.arange(self.count, dtype=np.uint64) + np.uint64(stream + self.start)
+        return [Generator(np.random.Philox(key=key, counter=counter)) for key in keys]
+
+    def uniform(self, low: float, high: float, *shape: int) -> Floats:
+        """Return (count, *shape) values from U[low, high)."""
+        values = np.empty((self.count, *shape), dtype=np.float32)
+        for generator, row in zip(self.generators, values.reshape(self.count, -1), strict=True):
+            generator.random(out=row, dtype=np.float32)
+        if (low, high) != (0, 1):
+            values *= np.float32(high - low)
+            values += np.float32(low)
+        return values
+
+    def normal(self, *shape: int) -> Floats:
+        """Return (count, *shape) values from N(0, 1)."""
+        values = np.empty((self.count, *shape), dtype=np.float32)
+        for generator, row in zip(self.generators, values.reshape(self.count, -1), strict=True):
+            generator.standard_normal(out=row, dtype=np.float32)
+        return values
+
+    def integers(self, low: int, high: int, *shape: int) -> NDArray[np.int16]:
+        """Return (count, *shape) integers from [low, high)."""
+        return np.stack([generator.integers(low, high, shape, dtype=np.int16) for generator in self.generators])
+
+    def poisson(self, rates: Floats) -> NDArray[np.int64]:
+        """Return Poisson counts for (count, …) rates."""
+        return np.stack([generator.poisson(rate) for generator, rate in zip(self.generators, rates, strict=True)])

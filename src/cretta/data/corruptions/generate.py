@@ -1,0 +1,128 @@
+"""`corrupt`: checks what it is given, cuts it into pieces, and corrupts the pieces on all cores."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from ...errors import BatchError, OptionError
+from . import blur, digital, noise, weather
+from .draws import Draws
+from .parameters import PARAMETER_SETS, Values, set_for
+from .pixels import Pixels
+from .spatter import spatter
+
+Corruption = Callable[[Pixels, Draws, Values], Pixels]
+
+_BENCHMARK: dict[str, Corruption] = {
+    "gaussian_noise": noise.gaussian_noise,
+    "shot_noise": noise.shot_noise,
+    "impulse_noise": noise.impulse_noise,
+    "defocus_blur": blur.defocus_blur,
+    "glass_blur": blur.glass_blur,
+    "motion_blur": blur.motion_blur,
+    "zoom_blur": blur.zoom_blur,
+    "snow": weather.snow,
+    "frost": weather.frost,
+    "fog": weather.fog,
+    "brightness": weather.brightness,
+    "contrast": digital.contrast,
+    "elastic_transform": digital.elastic_transform,
+    "pixelate": digital.pixelate,
+    "jpeg_compression": digital.jpeg_compression,
+}
+_VALIDATION: dict[str, Corruption] = {
+    "speckle_noise": noise.speckle_noise,
+    "gaussian_blur": blur.gaussian_blur,
+    "spatter": spatter,
+    "saturate": digital.saturate,
+}
+
+CORRUPTIONS: tuple[str, ...] = tuple(_BENCHMARK)
+"""The fifteen of the benchmark, in its order."""
+
+VALIDATION_CORRUPTIONS: tuple[str, ...] = tuple(_VALIDATION)
+"""Four more to tune on, so that nothing is tuned on the fifteen."""
+
+# Pixels worked on at once by a thread: small enough for the caches and for flat memory.
+_PIECE = 1 << 15
+
+
+def corrupt(
+    images: Pixels,
+    name: str,
+    severity: int = 5,
+    seed: int = 0,
+    *,
+    parameters: str | None = None,
+    start: int = 0,
+) -> Pixels:
+    """Corrupt uint8 images (N, H, W, 3); the result has the same shape and type.
+
+    `parameters` is "cifar", "tiny" or "imagenet"; without it the set follows the shorter side (below 48 px,
+    below 144 px, larger). Image i depends on the seed and on start + i only, never on batch or threads:
+
+    >>> images = np.zeros((8, 32, 32, 3), dtype=np.uint8)
+    >>> whole = corrupt(images, "fog", severity=3)
+    >>> bool((whole[5:] == corrupt(images[5:], "fog", severity=3, start=5)).all())
+    True
+    """
+    function = _function(name)
+    _check_images(images)
+    _check_integer("severity", severity, 1, 5)
+    _check_integer("seed", seed, 0, 2**64 - 1)
+    count, height, width, _ = images.shape
+    _check_integer("start", start, 0, 2**32 - count)
+    if parameters is not None and parameters not in PARAMETER_SETS:
+        raise OptionError(
+            f"unknown parameter set {parameters!r}; choose one of {', '.join(PARAMETER_SETS)}, "
+            "or leave it out to follow the image size"
+        )
+    values = PARAMETER_SETS[parameters or set_for(height, width)][name][severity - 1]
+    result = np.empty_like(images, order="C")
+    size = max(1, _PIECE // (height * width))
+
+    def work(first: int) -> None:
+        piece = slice(first, min(first + size, count))
+        draws = Draws(seed, name, severity, start + first, piece.stop - first)
+        result[piece] = function(np.ascontiguousarray(images[piece]), draws, values)
+
+    # The cap that the user gave torch holds here too.
+    with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
+        for _ in pool.map(work, range(0, count, size)):
+            pass
+    return result
+
+
+def _function(name: str) -> Corruption:
+    function = _BENCHMARK.get(name) or _VALIDATION.get(name)
+    if function is None:
+        raise OptionError(
+            f"unknown corruption {name!r}; choose one of {', '.join(CORRUPTIONS)}, or, to validate on, "
+            f"{', '.join(VALIDATION_CORRUPTIONS)}"
+        )
+    return function
+
+
+def _check_images(images: object) -> None:
+    if not isinstance(images, np.ndarray):
+        raise BatchError(
+            f"images must be a numpy array, got {type(images).__name__}; convert it first, a tensor with .numpy()"
+        )
+    if images.dtype != np.uint8:
+        raise BatchError(
+            f"images must be uint8 in 0 … 255, got {images.dtype}; floats in [0, 1] need (images * 255).astype('uint8')"
+        )
+    if images.ndim != 4 or images.shape[3] != 3:
+        raise BatchError(
+            f"images must have the shape (N, H, W, 3), got {images.shape}; "
+            "add the batch dimension with images[None], or put the channels last"
+        )
+    if 0 in images.shape:
+        raise BatchError(f"images must not be empty, got shape {images.shape}; give at least one image")
+
+
+def _check_integer(option: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not low <= value <= high:
+        raise OptionError(f"{option} must be an integer from {low} to {high}, got {value!r}")

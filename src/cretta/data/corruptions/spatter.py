@@ -1,0 +1,124 @@
+"""Spatter: drops of water or mud on the lens."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .draws import Draws
+from .parameters import Values
+from .pixels import Floats, Pixels, to_bytes, to_unit
+from .resample import inside, smooth
+
+Layer = NDArray[np.int32]
+
+_PALE_TURQUOISE = np.array([175, 238, 238], dtype=np.float32) / 255
+_MUD = np.array([63, 42, 20], dtype=np.float32) / 255
+_FAR = 20
+_RELIEF = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))
+_BOX = ((1, 1, 1), (1, 1, 1), (1, 1, 1))
+
+
+def spatter(images: Pixels, draws: Draws, values: Values) -> Pixels:
+    """Smoothed noise above a threshold: translucent drops, or opaque mud."""
+    mean, deviation, sigma, threshold, strength, mud = values
+    liquid = draws.normal(*images.shape[1:3], 1)
+    liquid *= np.float32(deviation)
+    liquid += np.float32(mean)
+    liquid = smooth(liquid, sigma)
+    x = to_unit(images)
+    if mud:
+        cover = smooth((liquid > np.float32(threshold)).astype(np.float32), strength)
+        cover[cover < np.float32(0.8)] = 0
+        x *= 1 - cover
+        x += cover * _MUD
+        return to_bytes(x)
+    liquid[liquid < np.float32(threshold)] = 0
+    drops = to_bytes(liquid)[..., 0].astype(np.int32)
+    shine = drops.astype(np.float32) * _relief(drops)
+    shine /= np.maximum(shine.max(axis=(1, 2), keepdims=True), 1)
+    shine *= np.float32(strength)
+    x += shine[..., None] * _PALE_TURQUOISE
+    return to_bytes(x)
+
+
+def _relief(drops: Layer) -> Floats:
+    """Light on the drops: an embossed, equalised map of the distance to their outlines."""
+    distance = (_filter(_distance(_edges(drops)), _BOX) / 9).astype(np.int32)
+    embossed = np.clip(_filter(_equalised(distance), _RELIEF), 0, 255)
+    return np.rint(_filter(embossed, _BOX) / 9)
+
+
+def _filter(layer: Floats, weights: tuple[tuple[int, ...], ...]) -> Floats:
+    _, height, width = layer.shape
+    rows = inside(np.arange(-1, height + 1), height, "reflect-101")
+    columns = inside(np.arange(-1, width + 1), width, "reflect-101")
+    padded = layer[:, rows][:, :, columns]
+    total = np.zeros_like(layer)
+    for down, row in enumerate(weights):
+        for across, weight in enumerate(row):
+            total += padded[:, down : down + height, across : across + width] * np.float32(weight)
+    return total
+
+
+def _edges(drops: Layer, low: int = 50, high: int = 150) -> NDArray[np.bool_]:
+    """Outlines by Canny's detector: Sobel gradients, thinned, kept where linked to a strong one."""
+    _, height, width = drops.shape
+    padded = np.pad(drops, ((0, 0), (1, 1), (1, 1)), mode="edge")
+    rows = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
+    columns = padded[:, :, :-2] + 2 * padded[:, :, 1:-1] + padded[:, :, 2:]
+    across, down = rows[:, :, 2:] - rows[:, :, :-2], columns[:, 2:] - columns[:, :-2]
+    strength = np.abs(across) + np.abs(down)
+    around = np.pad(strength, ((0, 0), (1, 1), (1, 1)))
+
+    def neighbour(y: int, x: int) -> Layer:
+        return around[:, 1 + y : 1 + y + height, 1 + x : 1 + x + width]
+
+    tangent = np.tan(np.pi / 8)
+    level = np.abs(down) < tangent * np.abs(across)
+    steep = np.abs(across) < tangent * np.abs(down)
+    falling = across * down >= 0
+    peak_level = (strength > neighbour(0, -1)) & (strength >= neighbour(0, 1))
+    peak_steep = (strength > neighbour(-1, 0)) & (strength >= neighbour(1, 0))
+    peak_falling = (strength > neighbour(-1, -1)) & (strength > neighbour(1, 1))
+    peak_rising = (strength > neighbour(-1, 1)) & (strength > neighbour(1, -1))
+    peak = np.select([level, steep, falling], [peak_level, peak_steep, peak_falling], peak_rising)
+
+    candidates = peak & (strength > low)
+    edges = peak & (strength > high)
+    while True:
+        grown = np.pad(edges, ((0, 0), (1, 1), (1, 1)))
+        grown = grown[:, :-2] | grown[:, 1:-1] | grown[:, 2:]
+        grown = (grown[:, :, :-2] | grown[:, :, 1:-1] | grown[:, :, 2:]) & candidates
+        if (grown == edges).all():
+            return edges
+        edges = grown
+
+
+def _distance(edges: NDArray[np.bool_]) -> Floats:
+    """Euclidean distance to the nearest edge, at most `_FAR`."""
+    _, height, width = edges.shape
+    vertical = np.where(edges, np.float32(0), np.float32(_FAR))
+    for row in range(1, height):
+        vertical[:, row] = np.minimum(vertical[:, row], vertical[:, row - 1] + 1)
+    for row in range(height - 2, -1, -1):
+        vertical[:, row] = np.minimum(vertical[:, row], vertical[:, row + 1] + 1)
+    squared = vertical**2
+    padded = np.pad(squared, ((0, 0), (0, 0), (_FAR, _FAR)), constant_values=_FAR**2)
+    for offset in range(-_FAR, _FAR + 1):
+        shifted = padded[:, :, _FAR + offset : _FAR + offset + width]
+        squared = np.minimum(squared, shifted + np.float32(offset**2))
+    distance: Floats = np.sqrt(squared)
+    return distance
+
+
+def _equalised(layer: Layer) -> Floats:
+    """Histogram equalisation of small integers, image by image."""
+    count = len(layer)
+    flat = layer.reshape(count, -1)
+    histogram = np.stack([(flat == level).sum(axis=1) for level in range(_FAR + 1)], axis=1)
+    lowest = np.take_along_axis(histogram, (histogram > 0).argmax(axis=1)[:, None], axis=1)
+    rest = flat.shape[1] - lowest
+    cumulated = np.cumsum(histogram, axis=1) - lowest
+    table = np.rint(np.maximum(cumulated, 0) * (255 / np.maximum(rest, 1))).astype(np.int32)
+    # An image of one level has nothing to spread.
+    equal = np.where(rest == 0, flat, np.take_along_axis(table, flat, axis=1))
+    return equal.astype(np.float32).reshape(layer.shape)

@@ -1,0 +1,83 @@
+"""Weather: snow, frost, fog, brightness."""
+
+import numpy as np
+
+from .draws import Draws
+from .parameters import Values
+from .photographs import frost_photographs
+from .pixels import Floats, Pixels, to_bytes, to_unit
+from .plasma import plasma
+from .resample import zoom_centre, zoom_extent
+from .streak import streak
+
+_LUMINANCE = (np.float32(0.299), np.float32(0.587), np.float32(0.114))
+
+
+def _grey(x: Floats) -> Floats:
+    red, green, blue = _LUMINANCE
+    grey: Floats = x[..., :1] * red + x[..., 1:2] * green + x[..., 2:] * blue
+    return grey
+
+
+def snow(images: Pixels, draws: Draws, values: Values) -> Pixels:
+    """Flakes from thresholded noise, driven by wind, over a whitened image."""
+    mean, deviation, zoom, threshold, radius, sigma, mix = values
+    _, height, width, _ = images.shape
+    flakes = draws.normal(height, width, 1)
+    flakes *= np.float32(deviation)
+    flakes += np.float32(mean)
+    flakes = zoom_centre(flakes, zoom_extent(height, zoom), zoom_extent(width, zoom))
+    flakes = np.where(flakes < np.float32(threshold), np.float32(0), flakes)
+    driven = streak(to_bytes(flakes), draws.uniform(-135, -45), int(radius), sigma)
+    layer = np.rint(driven) / np.float32(255)
+    x = to_unit(images)
+    whitened = np.maximum(x, np.float32(1.5) * _grey(x) + np.float32(0.5))
+    x *= np.float32(mix)
+    whitened *= np.float32(1 - mix)
+    x += whitened
+    x += layer
+    x += layer[:, ::-1, ::-1]
+    return to_bytes(x)
+
+
+def frost(images: Pixels, draws: Draws, values: Values) -> Pixels:
+    """Mix with a random piece of a photograph of frost."""
+    image_weight, frost_weight, scale = values
+    _, height, width, _ = images.shape
+    photographs = frost_photographs(scale, height, width)
+    pieces = np.empty_like(images)
+    places = draws.uniform(0, 1, 3)
+    for piece, (which, down, across) in zip(pieces, places, strict=True):
+        photograph = photographs[int(which * len(photographs))]
+        top = int(down * max(photograph.shape[0] - height, 1))
+        left = int(across * max(photograph.shape[1] - width, 1))
+        piece[:] = photograph[top : top + height, left : left + width]
+    x = np.multiply(images, np.float32(image_weight / 255), dtype=np.float32)
+    x += np.multiply(pieces, np.float32(frost_weight / 255), dtype=np.float32)
+    return to_bytes(x)
+
+
+def fog(images: Pixels, draws: Draws, values: Values) -> Pixels:
+    """Add a plasma fractal, and scale back to about the image's own range."""
+    strength, decay = values
+    _, height, width, _ = images.shape
+    side = max(2, 1 << (max(height, width) - 1).bit_length())
+    clouds = plasma(draws, side, decay)[:, :height, :width, None]
+    brightest = to_unit(images.max(axis=(1, 2, 3), keepdims=True))
+    x = to_unit(images)
+    x += clouds * np.float32(strength)
+    x *= brightest / (brightest + np.float32(strength))
+    return to_bytes(x)
+
+
+def brightness(images: Pixels, draws: Draws, values: Values) -> Pixels:
+    """V + c in HSV: at fixed hue and saturation all three channels scale with V, and black turns grey."""
+    (shift,) = values
+    x = to_unit(images)
+    value = np.maximum(np.maximum(x[..., :1], x[..., 1:2]), x[..., 2:])
+    raised = np.minimum(value + np.float32(shift), np.float32(1))
+    black = value == 0
+    value[black] = 1
+    x *= raised / value
+    x += np.where(black, raised, np.float32(0))
+    return to_bytes(x)
