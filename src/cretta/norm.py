@@ -72,7 +72,7 @@ class NormStatistics:
         if module.running_mean is None or module.running_var is None:
             raise ModelError(
                 f"{statistics!r} statistics are asked for, but BatchNorm layer {name!r} was built with "
-                "track_running_stats=False and has none; use 'batch' (statistics= of an adapter, reference= of CreTTA)."
+                "track_running_stats=False and has none; use statistics='batch', and reference='batch' with CreTTA."
             )
         if self._moving:
             self._average.values.setdefault(name, (_float(module.running_mean), _float(module.running_var)))

@@ -10,6 +10,7 @@ from torch import Tensor
 from cretta import functional
 from cretta.adapter import Adapter
 from cretta.augment import AUGMENTATIONS
+from cretta.buffer import SourceBuffer
 from cretta.errors import OptionError
 from cretta.functional import energy
 from cretta.method import Facts, Objective, Options
@@ -80,10 +81,11 @@ class CreTTA(Adapter[CreTTAOptions]):
             self.frozen(self._reference_statistics)
         if not self._reads_buffer:
             return
-        if self.buffer is None:
+        if not isinstance(self.buffer, SourceBuffer):
             raise OptionError(
-                "cretta needs source samples: pass buffer=cretta.SourceBuffer.sample(training_set), or build it "
-                "without: source='target' takes the least-energy half of each batch in their place."
+                f"cretta needs source samples; buffer is {type(self.buffer).__name__}. Pass "
+                "buffer=cretta.SourceBuffer.sample(training_set) or cretta.SourceBuffer(images), or do without: "
+                "source='target' takes the least-energy half of each batch in their place."
             )
         if o.augment is not None:
             self.buffer = self.buffer.with_augment(o.augment)
