@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cretta.buffer import SourceBuffer
 
 
+NOT_FINITE = "the loss or its gradient is not finite"
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
 
 
@@ -144,14 +145,9 @@ class Adapter(Generic[OptionsT]):
         """Takes one step down the objective; returns why not, or an empty string."""
         if objective.loss is None:
             return objective.reason or "the batch gave nothing to learn from"
-        assert self.optimizer is not None
-        self.parameters.zero_grad()
-        with torch.autocast(x.device.type, enabled=False):
-            objective.loss.backward()
-        if not (bool(torch.isfinite(objective.loss)) and self.parameters.gradients_finite()):
-            return "the loss or its gradient is not finite"
-        self.optimizer.step()
-        torch.clear_autocast_cache()  # it may hold the parameters as they were
+        if not self.backward(objective.loss):
+            return NOT_FINITE
+        self.step()
         return ""
 
     # What everybody calls.
@@ -173,7 +169,7 @@ class Adapter(Generic[OptionsT]):
             values = {"energy": energy(logits, self.options.temperature).mean(), **objective.notes}
             if objective.loss is not None:
                 values["loss"] = objective.loss.detach()
-            self.last = Record(len(x), updates > 0, bool(reason), reason, noticed, values)
+            self.last = Record(len(x), updates > 0, bool(reason), reason or objective.reason, noticed, values)
             return logits
 
     def _learn(self, x: Tensor) -> tuple[Objective, int, str]:
@@ -256,6 +252,24 @@ class Adapter(Generic[OptionsT]):
         return f"{type(self).__name__}({', '.join([type(self.net).__name__, *given])})"
 
     # What methods and the guard use.
+
+    def backward(self, loss: Tensor) -> bool:
+        """Puts the gradient of ``loss`` into the parameters; returns whether all of it is finite."""
+        self.parameters.zero_grad()
+        with torch.autocast(loss.device.type, enabled=False):
+            loss.backward()
+        return bool(torch.isfinite(loss)) and self.parameters.gradients_finite()
+
+    def step(self) -> None:
+        """Lets the optimiser move the parameters by their gradients."""
+        assert self.optimizer is not None
+        self.optimizer.step()
+        torch.clear_autocast_cache()  # it may hold the parameters as they were
+
+    @property
+    def source_parameters(self) -> list[Tensor]:
+        """The parameters that learn, as they were in the source model, laid out as ``parameters.flat``."""
+        return [self.initial[f"parameters.{index}"] for index in range(len(self.parameters.flat))]
 
     def frozen(self, statistics: str) -> Classifier:
         """The source model φ, on ``net``'s own tensors, with the given BatchNorm statistics."""

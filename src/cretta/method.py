@@ -28,6 +28,12 @@ class Facts:
     """Whether it touches source images while it adapts."""
     logits: Literal["before", "after"]
     """Whether the logits returned are from before or after the batch's update, unless told otherwise."""
+    loss: str = "none"
+    """The objective in one line; means over the batch go without saying."""
+    forwards: int = 1
+    """Passes of a whole batch through a network, for each batch, with default options."""
+    backwards: int = 0
+    """Passes back, likewise."""
 
 
 @dataclasses.dataclass
@@ -35,9 +41,10 @@ class Objective:
     """What a method makes of a batch: a loss to descend, the target's logits, and what is worth recording."""
 
     loss: Tensor | None
-    """None where the batch gives nothing to learn from; ``reason`` says why."""
+    """None where the batch gives nothing to learn from."""
     logits: Tensor
     reason: str = ""
+    """Why there is no loss, or what else happened to this batch."""
     notes: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
 

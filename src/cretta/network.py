@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -110,7 +111,8 @@ class FlatParameters:
         groups: dict[tuple[torch.device, torch.dtype], list[nn.Parameter]] = {}
         for _, parameter in named:
             groups.setdefault((parameter.device, parameter.dtype), []).append(parameter)
-        for parameters in groups.values():
+        self._members = list(groups.values())
+        for parameters in self._members:
             flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
             flat.grad = torch.zeros_like(flat)
             start = 0
@@ -122,12 +124,33 @@ class FlatParameters:
                 start = window.stop
             self.flat.append(flat)
 
+    def joined(self) -> list[Tensor]:
+        """The parameters laid out as in ``flat``, as part of a graph: for penalties on them."""
+        return [torch.cat([parameter.reshape(-1) for parameter in parameters]) for parameters in self._members]
+
+    def gradients(self) -> list[Tensor]:
+        """All gradients, laid out as in ``flat``."""
+        return [flat.grad for flat in self.flat if flat.grad is not None]
+
     def zero_grad(self) -> None:
         """Clears the gradients in place: they are views and must stay so."""
-        for flat in self.flat:
-            assert flat.grad is not None
-            flat.grad.zero_()
+        for gradient in self.gradients():
+            gradient.zero_()
 
     def gradients_finite(self) -> bool:
         """Whether every gradient is a finite number."""
-        return all(bool(torch.isfinite(flat.grad).all()) for flat in self.flat if flat.grad is not None)
+        return all(bool(torch.isfinite(gradient).all()) for gradient in self.gradients())
+
+    @contextmanager
+    def at(self, values: Sequence[Tensor]) -> Iterator[None]:
+        """Moves the parameters to ``values`` for a while, then back to the bit."""
+        here = [flat.detach().clone() for flat in self.flat]
+        try:
+            self._move(values)
+            yield
+        finally:
+            self._move(here)
+
+    def _move(self, values: Sequence[Tensor]) -> None:
+        for flat, value in zip(self.flat, values, strict=True):
+            flat.data.copy_(value)

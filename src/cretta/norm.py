@@ -60,6 +60,8 @@ class NormStatistics:
         self._batch_weight = batch_weight
         self._average = average
         for name, module in norm_layers(net):
+            if isinstance(module, nn.GroupNorm):
+                module.register_forward_pre_hook(_avoid_channels_last)
             if not isinstance(module, _BatchNorm | _InstanceNorm):
                 continue
             if statistics == "batch" or (isinstance(module, _InstanceNorm) and statistics != "running"):
@@ -106,6 +108,13 @@ class NormStatistics:
             return (moved.to(x.dtype), *inputs[1:])
 
         return hook
+
+
+def _avoid_channels_last(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """PyTorch 2.13 on the CPU crashes in GroupNorm's backward for channels-last input that needs no gradient."""
+    x = inputs[0]
+    dangerous = torch.is_grad_enabled() and not x.requires_grad and x.device.type == "cpu"
+    return (x.contiguous(), *inputs[1:]) if dangerous else inputs
 
 
 def _float(x: Tensor) -> Tensor:

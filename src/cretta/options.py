@@ -90,6 +90,17 @@ def flag(default: bool, description: str) -> Any:
     return option(default, check, description)
 
 
+def text(default: str | None, description: str) -> Any:
+    """A string, or None."""
+
+    def check(value: Any) -> str | None:
+        if value is not None and not isinstance(value, str):
+            raise ValueError("a string, or None")
+        return value
+
+    return option(default, check, description)
+
+
 def texts(default: tuple[str, ...], description: str) -> Any:
     """A tuple of strings; a list, or a single string, is taken as one."""
 

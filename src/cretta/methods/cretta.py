@@ -55,7 +55,15 @@ class CreTTA(Adapter[CreTTAOptions]):
     """
 
     name = "cretta"
-    facts = Facts(updates="norm affine", statistics="batch", source_data=True, logits="after")
+    facts = Facts(
+        updates="norm affine",
+        statistics="batch",
+        source_data=True,
+        logits="after",
+        loss="−log σ(β[(E_φ(x_t) − E_φ(x_s)) − (E_θ(x_t) − E_θ(x_s))])",
+        forwards=4,
+        backwards=2,
+    )
     presets = {  # noqa: RUF012  (read-only by its type in Adapter)
         "cifar10": {"lr": 1e-3, "beta": 1.0, "augment": "rotate"},
         "cifar100": {"lr": 2e-3, "beta": 2.0, "augment": "cifar100"},

@@ -11,7 +11,9 @@ class Tent(Adapter):
     """Entropy minimisation (Wang et al., 2021): L = mean H(p)."""
 
     name = "tent"
-    facts = Facts(updates="norm affine", statistics="batch", source_data=False, logits="before")
+    facts = Facts(
+        updates="norm affine", statistics="batch", source_data=False, logits="before", loss="H(p)", backwards=1
+    )
     presets = {  # noqa: RUF012  (read-only by its type in Adapter)
         "cifar10": {"lr": 1e-3},
         "imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "momentum": 0.9},

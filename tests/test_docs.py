@@ -1,0 +1,66 @@
+"""What the documents show must run, and what they list must be what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import cretta
+import textbook
+from cretta.report.methods import method_table
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = textbook.batches((8,))[0]
+    training_set = TensorDataset(textbook.source_images(40), torch.arange(40) % textbook.CLASSES)
+    names = {"net": textbook.small_net(), "training_set": training_set, "x": x}
+    found = blocks("README.md")
+    assert len(found) == 2
+    for block in found:
+        exec(block, names)
+    assert isinstance(names["logits"], torch.Tensor)
+    assert names["logits"].shape == (8, textbook.CLASSES)
+    assert (tmp_path / "state.safetensors").is_file()
+
+
+def test_the_method_of_contributing_is_found_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "energy_descent.py").write_text(blocks("CONTRIBUTING.md")[0])
+    monkeypatch.setattr(cretta.methods, "__path__", [*cretta.methods.__path__, str(tmp_path)])
+    cretta.methods._built_in.cache_clear()
+    try:
+        assert "energy_descent" in cretta.methods.names()
+        model = cretta.adapt(textbook.small_net(), "energy_descent", lr=1e-2)
+    finally:
+        monkeypatch.undo()
+        cretta.methods._built_in.cache_clear()
+    x = textbook.batches((8,))[0]
+    first = cretta.energy(model(x)).mean()
+    for _ in range(4):
+        last = cretta.energy(model(x)).mean()
+    assert last < first
+    assert model.last.loss == pytest.approx(float(last))
+    assert "energy_descent" not in cretta.methods.names()
+
+
+def test_the_table_of_methods_is_what_the_code_says() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text()
+    assert f"-->\n{method_table()}\n<!-- end of table -->" in page
+
+
+def test_the_map_of_the_house_names_every_room() -> None:
+    page = (ROOT / "docs" / "design.md").read_text()
+    package = ROOT / "src" / "cretta"
+    rooms = [path.name for path in package.iterdir() if path.suffix == ".py"]
+    rooms += [f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").is_file()]
+    assert [room for room in rooms if room not in page] == []
