@@ -20,20 +20,20 @@ from cretta import states
 from cretta.errors import BatchError, BusyError, ModelError, StateError
 from cretta.functional import energy
 from cretta.guard import Watch
+from cretta.learner import NOT_FINITE, Learner
 from cretta.method import Facts, Objective, Options, Record
 from cretta.network import Classifier, FlatParameters, share
-from cretta.norm import NormStatistics, StreamAverage, norm_parameter_names
+from cretta.norm import NormStatistics, StreamAverage, norm_parameter_names, under
 from cretta.options import unknown
 
 if TYPE_CHECKING:
     from cretta.buffer import SourceBuffer
 
 
-NOT_FINITE = "the loss or its gradient is not finite"
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
 
 
-class Adapter(Generic[OptionsT]):
+class Adapter(Learner, Generic[OptionsT]):
     """Predicts with a copy of ``net`` that adapts to the batches it sees; ``net`` itself never changes.
 
     Call it with a batch to predict and adapt, :meth:`predict` to predict only. A subclass is a method: it
@@ -78,35 +78,34 @@ class Adapter(Generic[OptionsT]):
         self.statistics = self.options.statistics or self.facts.statistics
         self.logits_from = self.options.predict or self.facts.logits
         self.last = Record(size=0, adapted=False, skipped=False, reason="no batch yet")
-        self.memory: dict[str, Tensor] = {}
-        """What a method remembers from batch to batch. Replace entries, do not write into them."""
         self._busy = threading.Lock()
-        self._average = StreamAverage()
         self._frozen: dict[str, Classifier] = {}
+        self._net_fingerprint: str | None = None
         with torch.inference_mode(False):
             self._build()
-            self._initial = self.state()
+            self.begin()
+            self.initial = self.state()
+            """The state before the first batch."""
         self._watch = Watch(self.options.guard) if self.options.guard else None
 
     def _build(self) -> None:
         learning = self._learning_names()
-        self.model = self._classifier(share(self.net, own=learning), self.statistics)
-        self.model.statistics.follows_stream = True
-        parameters = dict(self.model.module.named_parameters(remove_duplicate=False))
-        self.parameters = FlatParameters([(name, parameters[name]) for name in learning])
-        self.optimizer = self._make_optimizer() if learning else None
         first = next(iter([*self.net.parameters(), *self.net.buffers()]), torch.empty(0))
-        self.generator = torch.Generator(first.device).manual_seed(self.options.seed)
-        self.begin()
+        module, average = share(self.net, own=learning), StreamAverage()
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        flat = FlatParameters([(name, parameters[name]) for name in learning])
+        Learner.__init__(self, self.options, flat, average, first.device)
+        self.model = self._classifier(module, self.statistics)
+        self.model.statistics.follows_stream = True
 
     def _classifier(self, module: nn.Module, statistics: str) -> Classifier:
-        return Classifier(module, NormStatistics(module, statistics, self.options.batch_weight, self._average))
+        return Classifier(module, NormStatistics(module, statistics, self.options.batch_weight, self.average))
 
     def _learning_names(self) -> list[str]:
         if self.facts.updates == "nothing":
             return []
         if self.facts.updates == "all":
-            names = [name for name, _ in self.net.named_parameters()]
+            names = [name for name, _ in self.net.named_parameters() if not under(name, self.options.skip)]
         else:
             names = norm_parameter_names(self.net, self.options.skip)
         if not names:
@@ -124,13 +123,6 @@ class Adapter(Generic[OptionsT]):
                 "net.float() and run the adapter under torch.autocast for half-precision speed."
             )
         return names
-
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        o, flat = self.options, self.parameters.flat
-        if o.optimizer == "sgd":
-            return torch.optim.SGD(flat, lr=o.lr, momentum=o.momentum, nesterov=o.nesterov, weight_decay=o.weight_decay)
-        kind = torch.optim.AdamW if o.optimizer == "adamw" else torch.optim.Adam
-        return kind(flat, lr=o.lr, betas=(o.momentum, 0.999), weight_decay=o.weight_decay)
 
     # What a method may say. Only `objective` is needed.
 
@@ -156,21 +148,37 @@ class Adapter(Generic[OptionsT]):
         """Predicts ``x``, a batch of what ``net`` takes, and adapts to it; returns logits (B, C)."""
         with self._alone():
             x = self._usable(x)
-            if self.options.episodic:
-                self.load(self.initial)
-            objective, updates, reason = self._learn(x)
-            # An update left out makes "after" the same as "before".
-            late = updates > 0 and not reason and self.logits_from == "after"
-            logits = self.answer(x) if late else objective.logits.detach()
-            self._average.commit()
-            noticed = ""
-            if self._watch is not None and self.optimizer is not None:
-                logits, noticed = self._watch.over(self, x, logits)
-            values = {"energy": energy(logits, self.options.temperature).mean(), **objective.notes}
-            if objective.loss is not None:
-                values["loss"] = objective.loss.detach()
-            self.last = Record(len(x), updates > 0, bool(reason), reason or objective.reason, noticed, values)
+            self._undo.clear()
+            ways_back = [self.mark()] + ([self._watch.mark()] if self._watch is not None else [])
+            try:
+                if self.options.episodic:
+                    self.load(self.initial)
+                logits, self.last = self._follow(x)
+            except BaseException:
+                for back in ways_back:
+                    back()
+                raise
             return logits
+
+    def _follow(self, x: Tensor) -> tuple[Tensor, Record]:
+        watch = self._watch if self.optimizer is not None else None
+        before = self.state() if watch is not None and watch.due else None
+        objective, updates, reason = self._learn(x)
+        # An update left out makes "after" the same as "before".
+        late = updates > 0 and not reason and self.logits_from == "after"
+        logits = self.answer(x) if late else objective.logits.detach()
+        reference = self.unadapted(x) if before is not None else None
+        self.average.commit()
+        noticed, undone = "", False
+        if watch is not None:
+            # Logits from before the update speak of the state before it.
+            judged = before if not late else self.state() if before is not None else None
+            logits, noticed, undone = watch.over(self, x, logits, reference, judged)
+        values = {"energy": energy(logits, self.options.temperature).mean(), **objective.notes}
+        if objective.loss is not None:
+            values["loss"] = objective.loss.detach()
+        adapted = updates > 0 and not undone
+        return logits, Record(len(x), adapted, bool(reason), reason or objective.reason, noticed, values)
 
     def _learn(self, x: Tensor) -> tuple[Objective, int, str]:
         """The last step's objective, how many steps were taken, and why one was left out."""
@@ -178,16 +186,15 @@ class Adapter(Generic[OptionsT]):
             with torch.no_grad():
                 return self.objective(x), 0, ""
         for step in range(self.options.steps):
-            memory = dict(self.memory)
-            try:
-                with torch.enable_grad():
-                    objective = self.objective(x)
-                    reason = self.update(x, objective)
-            except BaseException:
-                self.memory, self._average.seen = memory, {}
-                raise
+            back = self.mark()
+            with torch.enable_grad():
+                objective = self.objective(x)
+                reason = self.update(x, objective)
             if reason:
-                self.memory = memory
+                # The stream's statistics are no part of a step, but those of a batch that makes it fail are suspect.
+                seen = self.average.seen if reason != NOT_FINITE else {}
+                back()
+                self.average.seen = seen
                 return objective, step, reason
         return objective, self.options.steps, ""
 
@@ -202,7 +209,7 @@ class Adapter(Generic[OptionsT]):
             try:
                 return self.answer(self._usable(x))
             finally:
-                self._average.seen = {}
+                self.average.seen = {}
 
     def reset(self) -> None:
         """Back to the source model: parameters, optimiser, statistics, memory and generator."""
@@ -224,11 +231,7 @@ class Adapter(Generic[OptionsT]):
         with self._alone():
             state, saved = states.read(path, "adapter state")
             here = self._description()
-            for key, what in (
-                ("method", "the method"),
-                ("source", "the source model"),
-                ("buffer", "the buffer"),
-            ):
+            for key, what in (("method", "the method"), ("source", "the source model"), ("buffer", "the buffer")):
                 if saved.get(key) != here[key]:
                     raise StateError(
                         f"{path} does not fit: {what} was {saved.get(key)!r} when it was saved and is "
@@ -239,10 +242,15 @@ class Adapter(Generic[OptionsT]):
                 raise StateError(
                     f"{path} does not fit: it was saved with {other}; build the adapter with the same options."
                 )
+            guard = {n[len("guard.") :]: t for n, t in state.items() if n.startswith("guard.")}
+            state = {n: t for n, t in state.items() if not n.startswith("guard.")}
+            try:
+                self.check(state, self.initial, same_device=saved.get("device") == here["device"])
+            except StateError as wrong:
+                raise StateError(f"{path} is damaged: {wrong}. Save it anew.") from None
             if other:
                 warnings.warn(f"{path} was saved with {other}; the options of this adapter stay.", stacklevel=2)
-            guard = {n[len("guard.") :]: t for n, t in state.items() if n.startswith("guard.")}
-            self.load({n: t for n, t in state.items() if not n.startswith("guard.")})
+            self.load(state)
             if self._watch is not None:
                 self._watch.load(guard)
 
@@ -252,19 +260,6 @@ class Adapter(Generic[OptionsT]):
         return f"{type(self).__name__}({', '.join([type(self.net).__name__, *given])})"
 
     # What methods and the guard use.
-
-    def backward(self, loss: Tensor) -> bool:
-        """Puts the gradient of ``loss`` into the parameters; returns whether all of it is finite."""
-        self.parameters.zero_grad()
-        with torch.autocast(loss.device.type, enabled=False):
-            loss.backward()
-        return bool(torch.isfinite(loss)) and self.parameters.gradients_finite()
-
-    def step(self) -> None:
-        """Lets the optimiser move the parameters by their gradients."""
-        assert self.optimizer is not None
-        self.optimizer.step()
-        torch.clear_autocast_cache()  # it may hold the parameters as they were
 
     @property
     def source_parameters(self) -> list[Tensor]:
@@ -282,55 +277,20 @@ class Adapter(Generic[OptionsT]):
         with torch.no_grad():
             return self.frozen(self.statistics)(x)
 
-    @property
-    def initial(self) -> dict[str, Tensor]:
-        """The state before the first batch."""
-        return self._initial
-
-    def state(self) -> dict[str, Tensor]:
-        """A copy of everything that evolves, by name."""
-        state = {"generator": self.generator.get_state()}
-        for index, flat in enumerate(self.parameters.flat):
-            state[f"parameters.{index}"] = flat.detach()
-            for name, value in (self.optimizer.state[flat] if self.optimizer else {}).items():
-                if isinstance(value, Tensor):
-                    state[f"optimizer.{index}.{name}"] = value
-        for layer, (mean, variance) in self._average.values.items():
-            state[f"statistics.mean.{layer}"], state[f"statistics.variance.{layer}"] = mean, variance
-        state |= {f"memory.{name}": value for name, value in self.memory.items()}
-        return {name: value.clone() for name, value in state.items()}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes up a copy that :meth:`state` made."""
-
-        def under(prefix: str) -> Iterator[tuple[str, Tensor]]:
-            return ((n[len(prefix) :], t) for n, t in state.items() if n.startswith(prefix))
-
-        for index, flat in enumerate(self.parameters.flat):
-            flat.data.copy_(state[f"parameters.{index}"])
-            if self.optimizer is not None:
-                kept = {n: t.clone() for n, t in under(f"optimizer.{index}.")}
-                # Adam counts its steps on the CPU; moments live with the parameters.
-                self.optimizer.state[flat] = {n: t if n == "step" else t.to(flat.device) for n, t in kept.items()}
-        device = self.generator.device
-        for layer in self._average.values:
-            mean, variance = state[f"statistics.mean.{layer}"], state[f"statistics.variance.{layer}"]
-            self._average.values[layer] = (mean.to(device).clone(), variance.to(device).clone())
-        self._average.seen = {}
-        self.memory = {name: value.clone() for name, value in under("memory.")}
-        if state["generator"].numel() == self.generator.get_state().numel():
-            self.generator.set_state(state["generator"].cpu())
-
     def _description(self) -> dict[str, Any]:
-        source: list[Tensor | str] = list(self.parameters.names)
-        source += [value for name, value in sorted(self.initial.items()) if name.startswith("parameters.")]
+        if self._net_fingerprint is None:
+            everything = self.net.state_dict()
+            self._net_fingerprint = states.fingerprint(
+                part for name, value in everything.items() if isinstance(value, Tensor) for part in (name, value)
+            )
+        options = {**dataclasses.asdict(self.options), "statistics": self.statistics}
         return {
             "kind": "adapter state",
             "method": self.name,
-            "source": states.fingerprint(source),
+            "source": self._net_fingerprint,
             "buffer": self.buffer.fingerprint if self.buffer is not None and self.facts.source_data else None,
-            # Through JSON and back, as the saved ones went.
-            "options": json.loads(json.dumps({**dataclasses.asdict(self.options), "statistics": self.statistics})),
+            "device": self.generator.device.type,
+            "options": json.loads(json.dumps(options)),  # through JSON and back, as the saved ones went
         }
 
     @contextmanager

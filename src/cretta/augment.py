@@ -19,25 +19,32 @@ ROTATION = 15.0
 """Degrees. The paper names its transformations and their probabilities, not their strengths."""
 
 
-def by_name(name: str, side: int) -> Augmentation | None:
-    """The augmentation called ``name`` for images of the given side; None for 'none'."""
+def by_name(name: str, height: int, width: int) -> Augmentation | None:
+    """The augmentation called ``name`` for images of the given size; None for 'none'."""
+    if name not in AUGMENTATIONS:
+        raise unknown("augmentation", name, AUGMENTATIONS)
     if name == "none":
         return None
     from kornia import augmentation as K
 
     if name == "rotate":
-        sequence = K.ImageSequential(K.RandomRotation(ROTATION, p=1.0))
-    elif name == "cifar100":
-        sequence = K.ImageSequential(
-            K.RandomHorizontalFlip(p=0.2),
-            K.RandomRotation(ROTATION, p=0.2),
-            K.RandomAffine(degrees=0.0, translate=(0.1, 0.1), scale=(0.9, 1.1), p=0.2),
-            K.RandomPerspective(distortion_scale=0.2, p=0.2),
-            K.RandomCrop((side, side), padding=max(1, side // 8), p=0.2),
-        )
-    else:
-        raise unknown("augmentation", name, AUGMENTATIONS)
-    return lambda images: sequence(images)
+        rotate: Augmentation = K.RandomRotation(ROTATION, p=1.0)
+        return rotate
+    most = K.ImageSequential(
+        K.RandomHorizontalFlip(p=0.2),
+        K.RandomRotation(ROTATION, p=0.2),
+        K.RandomAffine(degrees=0.0, translate=(0.1, 0.1), scale=(0.9, 1.1), p=0.2),
+        K.RandomPerspective(distortion_scale=0.2, p=0.2),
+    )
+    crop = K.RandomCrop((height, width), padding=max(1, min(height, width) // 8))
+
+    def all_five(images: Tensor) -> Tensor:
+        images = most(images)
+        # kornia's RandomCrop would draw its p once for the whole batch.
+        cropped = torch.rand(len(images)).to(images.device) < 0.2
+        return torch.where(cropped.view(-1, 1, 1, 1), crop(images), images)
+
+    return all_five
 
 
 def apply(augmentation: Augmentation, images: Tensor, *seed: int) -> Tensor:
@@ -51,9 +58,9 @@ def apply(augmentation: Augmentation, images: Tensor, *seed: int) -> Tensor:
             augmented = augmentation(images)
     finally:
         torch.default_generator.set_state(state)
-    if augmented.shape != images.shape:
+    if not isinstance(augmented, Tensor) or augmented.shape != images.shape:
+        what = tuple(augmented.shape) if isinstance(augmented, Tensor) else type(augmented).__name__
         raise OptionError(
-            f"the augmentation turned a batch of {tuple(images.shape)} into {tuple(augmented.shape)}; it must keep "
-            "the shape."
+            f"the augmentation turned a batch of {tuple(images.shape)} into {what}; it must keep the shape."
         )
     return augmented

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from cretta import augment as augmentations
 from cretta import states
-from cretta.augment import Augmentation
-from cretta.errors import OptionError, StateError
+from cretta.augment import AUGMENTATIONS, Augmentation
+from cretta.data.dataset import ArrayDataset
+from cretta.errors import BatchError, OptionError, StateError
 from cretta.network import logits_of, share
 
 KIND = "source buffer"
@@ -53,18 +54,16 @@ class SourceBuffer:
         renew: bool = False,
         seed: int = 0,
     ) -> None:
-        self.images = _stored(_channels_first(images))
-        self.labels = None if labels is None else torch.as_tensor(labels, dtype=torch.int64)
-        if len(self.images) == 0:
+        stored = _stored(_channels_first(images))
+        if len(stored) == 0:
             raise OptionError("the buffer has no images; give at least one.")
-        if self.labels is not None and self.labels.shape != (len(self.images),):
-            raise OptionError(
-                f"labels have shape {tuple(self.labels.shape)} for {len(self.images)} images; needed is "
-                f"({len(self.images)},), or None."
-            )
-        self.renews = renew
+        self._set(stored, None if labels is None else _whole(labels, len(stored)), augment, renew, seed)
+
+    def _set(self, images: Tensor, labels: Tensor | None, augment: str | Augmentation, renew: bool, seed: int) -> None:
+        self.images = images
+        self.labels = labels
         self.seed = seed
-        self._fingerprint: str | None = None
+        self._renew = renew
         self._set_augment(augment)
 
     def _set_augment(self, augment: str | Augmentation) -> None:
@@ -77,8 +76,9 @@ class SourceBuffer:
                 "augment='none' or a callable."
             )
         else:
-            self._augmentation = augmentations.by_name(augment, self.images.shape[-1])
-        self.renews = self.renews and self._augmentation is not None
+            self._augmentation = augmentations.by_name(augment, self.images.shape[-2], self.images.shape[-1])
+        self.renews = self._renew and self._augmentation is not None
+        self._fingerprint: str | None = None
         self._kept: Tensor | None = None
         self._kept_blocks: set[int] = set()
 
@@ -87,7 +87,6 @@ class SourceBuffer:
         if augment == self.augment:
             return self
         other = copy.copy(self)
-        other._fingerprint = None
         other._set_augment(augment)
         return other
 
@@ -140,36 +139,45 @@ class SourceBuffer:
 
         ``draw`` numbers the reading: with ``renew`` it decides the augmentation.
         """
-        index = torch.arange(start, start + count) % len(self)
-        device = like.device if like is not None else self.images.device
-        if self._augmentation is None:
-            images = _floats(self.images[index].to(device))
-        elif self.renews:
-            images = _floats(self.images[index].to(device))
-            images = augmentations.apply(self._augmentation, images, self.seed, 1, draw)
-        else:
-            images = _floats(self._augmented(index).to(device))
         if like is not None:
             self._check_fit(like)
-            images = images.to(like.dtype) if like.is_floating_point() else images
-            if like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last):
-                images = images.contiguous(memory_format=torch.channels_last)
-        return images
+        index = torch.arange(start, start + count) % len(self)
+        device = like.device if like is not None else self.images.device
+        dtype = torch.float64 if like is not None and like.dtype == torch.float64 else torch.float32
+        if self._augmentation is None:
+            images = _floats(self.images[index].to(device), dtype)
+        elif self.renews:
+            images = _floats(self.images[index].to(device), dtype)
+            images = augmentations.apply(self._augmentation, images, self.seed, 1, draw)
+        else:
+            images = _floats(self._augmented(index).to(device), dtype)
+        if like is None:
+            return images
+        channels_last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
+        return images.to(
+            like.dtype if like.is_floating_point() else images.dtype,
+            memory_format=torch.channels_last if channels_last else torch.contiguous_format,
+        )
 
     def _check_fit(self, like: Tensor) -> None:
         if like.dim() != self.images.dim() or like.shape[1] != self.images.shape[1]:
-            raise OptionError(
+            raise BatchError(
                 f"the buffer holds samples of shape {tuple(self.images.shape[1:])}, the batch of "
                 f"{tuple(like.shape[1:])}; build the buffer from what net takes."
             )
 
     def _augmented(self, index: Tensor) -> Tensor:
-        if self._kept is None:
-            self._kept = torch.empty_like(self.images)
         assert self._augmentation is not None
-        for block in {int(i) for i in (index // BLOCK).unique()} - self._kept_blocks:
+        if self._kept is None:
+            # What a callable makes may lie between, or outside of, the 256 levels.
+            levels = isinstance(self.augment, str) and self.images.dtype == torch.uint8
+            dtype = torch.float32 if self.images.dtype == torch.uint8 and not levels else self.images.dtype
+            with torch.inference_mode(False):
+                self._kept = torch.empty_like(self.images, dtype=dtype)
+        for block in {i // BLOCK for i in index.tolist()} - self._kept_blocks:
             window = slice(block * BLOCK, (block + 1) * BLOCK)
-            images = augmentations.apply(self._augmentation, _floats(self.images[window]), self.seed, 0, block)
+            images = _floats(self.images[window].clone(), torch.float32)
+            images = augmentations.apply(self._augmentation, images, self.seed, 0, block)
             if self._kept.dtype == torch.uint8:
                 images = images.mul(255).round().clamp(0, 255)
             self._kept[window] = images.to(self._kept.dtype)
@@ -181,27 +189,18 @@ class SourceBuffer:
         """SHA-256 of images, labels and how they are augmented."""
         if self._fingerprint is None:
             labels = [] if self.labels is None else [self.labels]
-            self._fingerprint = states.fingerprint([self.images, *labels, self._augment_facts()])
+            name = self.augment if isinstance(self.augment, str) else _qualified(self.augment)
+            self._fingerprint = states.fingerprint(
+                [self.images, *labels, f"{name} renew={self.renews} seed={self.seed}"]
+            )
         return self._fingerprint
-
-    def _augment_facts(self) -> str:
-        name = self.augment if isinstance(self.augment, str) else _qualified(self.augment)
-        return f"{name} renew={self.renews} seed={self.seed}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes images, labels and settings to a safetensors file."""
         tensors = {"images": self.images} | ({} if self.labels is None else {"labels": self.labels})
-        states.write(
-            path,
-            tensors,
-            {
-                "kind": KIND,
-                "augment": self.augment if isinstance(self.augment, str) else None,
-                "renew": self.renews,
-                "seed": self.seed,
-                "fingerprint": self.fingerprint,
-            },
-        )
+        augment = self.augment if isinstance(self.augment, str) else None
+        facts = {"kind": KIND, "augment": augment, "renew": self._renew, "seed": self.seed}
+        states.write(path, tensors, {**facts, "fingerprint": self.fingerprint})
 
     @classmethod
     def load(
@@ -209,34 +208,32 @@ class SourceBuffer:
     ) -> Self:
         """Maps a saved buffer into memory; images are read from disk when used.
 
-        ``verify`` reads the whole file once to compare fingerprints. A callable augmentation is not in the file
-        and must be passed again.
+        ``verify`` reads the whole file once to compare it with its checksum. A callable augmentation is not in the
+        file and must be passed again.
         """
-        tensors, facts = states.read(path, KIND)
-        used = augment if augment is not None else facts["augment"]
+        tensors, facts = states.read(path, KIND, verify=verify)
+        try:
+            images, labels, seed = tensors["images"], tensors.get("labels"), int(facts["seed"])
+            renew, kept, fingerprint = bool(facts["renew"]), facts["augment"], str(facts["fingerprint"])
+        except (KeyError, TypeError, ValueError) as wrong:
+            raise StateError(f"{path}: lacks a part ({wrong}); the file is damaged, save it anew.") from wrong
+        used = augment if augment is not None else kept
         if used is None:
             raise OptionError(f"{path} was saved with a callable augmentation; pass it again as augment=….")
-        saved = cls(
-            tensors["images"],
-            tensors.get("labels"),
-            facts["augment"] or used,
-            renew=facts["renew"],
-            seed=facts["seed"],
-        )
-        if facts["augment"] is not None:
-            if verify and saved.fingerprint != facts["fingerprint"]:
-                raise StateError(
-                    f"{path}: the content does not match its fingerprint; the file is damaged, save it anew."
-                )
-            saved._fingerprint = facts["fingerprint"]
-        return saved.with_augment(used)
+        if not callable(used) and used not in AUGMENTATIONS and augment is None:
+            raise StateError(f"{path}: names an augmentation {used!r} that there is not; the file is damaged.")
+        buffer = cls.__new__(cls)
+        buffer._set(images, labels, used, renew, seed)
+        if used == kept:
+            buffer._fingerprint = fingerprint
+        return buffer
 
 
 def _channels_first(images: Tensor | np.ndarray[Any, Any]) -> Tensor:
     if isinstance(images, np.ndarray):
         if images.ndim == 4 and images.shape[-1] in (1, 3, 4) and images.dtype == np.uint8:
             images = images.transpose(0, 3, 1, 2)
-        images = torch.from_numpy(np.ascontiguousarray(images))
+        images = torch.from_numpy(np.array(images, order="C"))
     if not isinstance(images, Tensor) or images.dim() < 2:
         what = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
         raise OptionError(f"images are {what}; needed is a tensor (N, …) of what net takes.")
@@ -252,23 +249,36 @@ def _stored(images: Tensor) -> Tensor:
     images = images.detach()
     if not bool(torch.isfinite(images).all()):
         raise OptionError("images hold NaN or infinite values; drop or repair them.")
-    levels = images.float() * 255
-    whole = levels.round()
-    if bool((whole >= 0).all() and (whole <= 255).all() and ((levels - whole).abs() < 1e-3).all()):
+    precise = images.to(torch.promote_types(images.dtype, torch.float32))
+    whole = (precise * 255).round()
+    # One unit in the last place is the difference between x / 255 and x * (1 / 255).
+    near = (whole / 255 - precise).abs() <= torch.finfo(precise.dtype).eps * precise.abs()
+    if bool((whole >= 0).all() and (whole <= 255).all() and near.all()) and images.dtype == precise.dtype:
         return whole.to(torch.uint8)
     return images.clone()
 
 
-def _floats(images: Tensor) -> Tensor:
-    return images.float().div_(255) if images.dtype == torch.uint8 else images
+def _floats(images: Tensor, dtype: torch.dtype) -> Tensor:
+    return images.to(dtype).div_(255) if images.dtype == torch.uint8 else images
+
+
+def _whole(labels: Tensor | Sequence[int] | np.ndarray[Any, Any], count: int) -> Tensor:
+    found = torch.as_tensor(labels)
+    if found.is_floating_point() or found.is_complex() or found.shape != (count,):
+        raise OptionError(
+            f"labels have shape {tuple(found.shape)} and type {found.dtype} for {count} images; needed are whole "
+            f"numbers of shape ({count},), or None."
+        )
+    return found.to(torch.int64)
 
 
 def _count(size: float, available: int) -> int:
-    if isinstance(size, bool) or not isinstance(size, int | float):
+    if isinstance(size, bool) or not isinstance(size, int | float | np.integer | np.floating):
         raise OptionError(f"size={size!r}: give a fraction such as 0.1 or a count such as 1000.")
-    if isinstance(size, float) and not 0 < size <= 1:
+    fraction = isinstance(size, float | np.floating)
+    if fraction and not 0 < size <= 1:
         raise OptionError(f"size={size!r}: a fraction must be above 0 and at most 1; a count is a whole number.")
-    total = max(1, round(size * available)) if isinstance(size, float) else size
+    total = max(1, round(float(size) * available)) if fraction else int(size)
     if not 1 <= total <= available:
         raise OptionError(f"size={size!r}: the dataset has {available} samples; ask for 1 to {available}.")
     return total
@@ -288,16 +298,21 @@ def _labels(dataset: Dataset) -> np.ndarray[Any, Any] | None:
 
 
 def _gather(dataset: Dataset, chosen: np.ndarray[Any, Any], progress: bool) -> Tensor:
-    images = getattr(dataset, "images", None)
-    if isinstance(images, np.ndarray | Tensor) and len(images) == len(dataset):
-        return _channels_first(images[chosen] if isinstance(images, np.ndarray) else images[torch.from_numpy(chosen)])
-    return torch.stack([_image(dataset[int(i)]) for i in track(chosen, "reading source images", disable=not progress)])
+    if isinstance(dataset, ArrayDataset):
+        return _channels_first(dataset.images[chosen])
+    images = [_image(dataset[int(i)]) for i in track(chosen, "reading source images", disable=not progress)]
+    shapes = sorted({tuple(image.shape) for image in images})
+    if len(shapes) > 1:
+        raise OptionError(f"the dataset's images differ in shape, such as {shapes[0]} and {shapes[1]}; resize them.")
+    return torch.stack(images)
 
 
 def _image(item: Any) -> Tensor:
     image = item[0] if isinstance(item, tuple | list) else item
     if isinstance(image, Tensor):
         return image
+    if getattr(image, "mode", None) == "P":  # a PIL image whose pixels are numbers of colours
+        image = image.convert("RGB")
     array = np.asarray(image)
     if array.dtype == np.uint8 and array.ndim == 2:
         array = array[..., None]
@@ -311,7 +326,7 @@ def _confidence(dataset: Dataset, model: nn.Module, progress: bool) -> np.ndarra
     with torch.inference_mode():
         for start in track(range(0, len(dataset), 200), "asking the source model", disable=not progress):
             index = np.arange(start, min(start + 200, len(dataset)))
-            images = _floats(_stored(_gather(dataset, index, progress=False)).to(device))
+            images = _floats(_stored(_gather(dataset, index, progress=False)).to(device), torch.float32)
             found.append(logits_of(network(images), len(images)).softmax(-1).amax(-1).cpu())
     return np.asarray(torch.cat(found).double())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,16 +34,14 @@ class Guard(OptionSet):
     """
 
     action: str = choice("warn", "what to do: warn, go back to the last healthy state, or to the source", among=ACTIONS)
-    entropy: float = number(
-        0.5,
-        "least entropy of the predicted class mix, as a fraction of the unadapted model's",
+    classes: float = number(
+        0.8,
+        "least effective number of predicted classes, exp H(p̄), as a share of the unadapted model's",
         above=0,
         at_most=1,
     )
     drift: float = number(
-        5.0,
-        "most shift of the mean energy, in standard deviations of the unadapted model's energies",
-        above=0,
+        2.5, "most shift of the mean energy, in standard deviations (of at least 1) of the unadapted model's", above=0
     )
     window: int = integer(200, "how many images the averages reach back", at_least=1)
     every: int = integer(1, "look at one batch in so many", at_least=1)
@@ -54,25 +53,43 @@ class Watch:
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
         self.batches = 0
+        self.images = 0
         self.averages: Tensor | None = None
         self.healthy: dict[str, Tensor] | None = None
 
-    def over(self, adapter: Adapter[Any], x: Tensor, logits: Tensor) -> tuple[Tensor, str]:
-        """Looks at a batch just adapted to; returns the logits to answer with and what was noticed."""
+    @property
+    def due(self) -> bool:
+        """Whether the next batch is one to look at."""
+        return self.batches % self.guard.every == 0
+
+    def over(
+        self,
+        adapter: Adapter[Any],
+        x: Tensor,
+        logits: Tensor,
+        reference: Tensor | None,
+        judged: dict[str, Tensor] | None,
+    ) -> tuple[Tensor, str, bool]:
+        """Looks at a batch just adapted to, by its logits, those of the unadapted model, and the state they are of.
+
+        Returns the logits to answer with, what was noticed, and whether the adapter was moved.
+        """
         self.batches += 1
-        if (self.batches - 1) % self.guard.every:
-            return logits, ""
-        trouble = self._trouble(logits, adapter.unadapted(x))
+        if reference is None or judged is None:
+            return logits, "", False
+        trouble, by_itself = self._trouble(logits, reference)
         if not trouble:
-            self.healthy = adapter.state()
-            return logits, ""
-        done = self._act(adapter)
-        if self.guard.action != "warn":
-            self.averages = None
+            # Averages notice late; what is kept must look healthy by itself.
+            self.healthy = judged if not by_itself else self.healthy
+            return logits, "", False
+        done, moved = self._act(adapter), self.guard.action != "warn"
+        if moved:
+            self.averages, self.images = None, 0
             logits = adapter.answer(x)
+            adapter.average.seen = {}
         message = f"{trouble}; {done}"
-        warnings.warn(f"batch {self.batches}: {message}", CollapseWarning, stacklevel=3)
-        return logits, message
+        warnings.warn(f"batch {self.batches}: {message}", CollapseWarning, stacklevel=4)
+        return logits, message, moved
 
     def _act(self, adapter: Adapter[Any]) -> str:
         if self.guard.action == "warn":
@@ -85,29 +102,39 @@ class Watch:
         adapter.load(adapter.initial)
         return "reset to the source model"
 
-    def _trouble(self, logits: Tensor, reference: Tensor) -> str:
+    def _trouble(self, logits: Tensor, reference: Tensor) -> tuple[str, str]:
+        """What is wrong over the window, and in this batch by itself."""
         if not bool(torch.isfinite(logits).all()):
-            return "predictions are not finite"
-        mix, reference_mix = logits.softmax(-1).mean(0), reference.softmax(-1).mean(0)
+            return ("predictions are not finite",) * 2
         energies, references = energy(logits), energy(reference)
         moments = torch.stack([energies.mean(), references.mean(), references.square().mean()])
-        now = torch.cat([mix, reference_mix, moments]).double()
-        share = min(1.0, len(logits) / self.guard.window)
+        now = torch.cat([logits.softmax(-1).mean(0), reference.softmax(-1).mean(0), moments]).double()
+        self.images = min(self.images + len(logits), self.guard.window)
+        share = min(1.0, len(logits) / self.images)
         self.averages = now if self.averages is None else torch.lerp(self.averages, now, share)
-        classes = logits.shape[1]
-        mix, reference_mix, moments = self.averages.split([classes, classes, 3])
-        spread = math.sqrt(max(float(moments[2] - moments[1].square()), 1e-12))
+        return self._judge(self.averages), self._judge(now)
+
+    def _judge(self, averages: Tensor) -> str:
+        classes = (len(averages) - 3) // 2
+        mix, reference_mix, moments = averages.split([classes, classes, 3])
+        kept = math.exp(float(_entropy(mix)) - float(_entropy(reference_mix)))
+        # Energies are log-densities: however alike the images are, a shift of less than a nat or two is none.
+        spread = math.sqrt(max(float(moments[2] - moments[1].square()), 1.0))
         drift = float(moments[0] - moments[1]) / spread
-        kept = float(_entropy(mix)) / max(float(_entropy(reference_mix)), 1e-12)
-        if kept < self.guard.entropy:
-            return f"the predicted classes kept {kept:.0%} of their entropy, less than {self.guard.entropy:.0%}"
+        if kept < self.guard.classes:
+            return f"the effective number of predicted classes fell to {kept:.0%}, below {self.guard.classes:.0%}"
         if not abs(drift) <= self.guard.drift:
             return f"energies drifted by {drift:+.1f} standard deviations, more than {self.guard.drift:g}"
         return ""
 
+    def mark(self) -> Callable[[], None]:
+        """Remembers how things stand and returns the way back."""
+        kept = dict(vars(self))
+        return lambda: vars(self).update(kept)
+
     def state(self) -> dict[str, Tensor]:
         """Everything that evolves, as tensors."""
-        state = {"batches": torch.tensor(self.batches)}
+        state = {"batches": torch.tensor(self.batches), "images": torch.tensor(self.images)}
         if self.averages is not None:
             state["averages"] = self.averages
         for name, value in (self.healthy or {}).items():
@@ -118,6 +145,7 @@ class Watch:
         """Takes up what :meth:`state` gave."""
         prefix = "healthy."
         self.batches = int(state.get("batches", torch.tensor(0)))
+        self.images = int(state.get("images", torch.tensor(0)))
         self.averages = state.get("averages")
         healthy = {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
         self.healthy = healthy or None

@@ -118,3 +118,8 @@ class Options(OptionSet):
     channels_last: bool = flag(True, "image batches in channels-last memory, which convolutions prefer")
     guard: Guard | None = option(None, _guard, "what to do when the model collapses")
     seed: int = integer(0, "seed of everything random", at_least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and self.optimizer == "sgd" and self.momentum == 0:
+            raise OptionError("nesterov=True needs momentum above 0; given is momentum=0.0.")

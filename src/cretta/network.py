@@ -60,6 +60,10 @@ def logits_of(output: object, batch: int) -> Tensor:
             f"the network returned logits of shape {tuple(logits.shape)} for a batch of {batch}; needed is "
             f"({batch}, classes). If the input lacked its batch dimension, add it with x.unsqueeze(0)."
         )
+    if not logits.is_floating_point():
+        raise ModelError(
+            f"the network returned {logits.dtype} numbers, which are no logits; return those, not class indices."
+        )
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
@@ -146,11 +150,13 @@ class FlatParameters:
         """Moves the parameters to ``values`` for a while, then back to the bit."""
         here = [flat.detach().clone() for flat in self.flat]
         try:
-            self._move(values)
+            self.move_to(values)
             yield
         finally:
-            self._move(here)
+            self.move_to(here)
 
-    def _move(self, values: Sequence[Tensor]) -> None:
+    def move_to(self, values: Sequence[Tensor]) -> None:
+        """Sets the parameters, laid out as in ``flat``."""
         for flat, value in zip(self.flat, values, strict=True):
             flat.data.copy_(value)
+        torch.clear_autocast_cache()  # it may hold the parameters as they were

@@ -54,12 +54,13 @@ def number(
     return option(default, check, description)
 
 
-def integer(default: int, description: str, *, at_least: int) -> Any:
-    """A whole number from ``at_least`` upwards."""
+def integer(default: int, description: str, *, at_least: int, at_most: int = 2**63 - 1) -> Any:
+    """A whole number within bounds."""
 
     def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-            raise ValueError(f"a whole number, at least {at_least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
+            upper = f" and at most {at_most}" if isinstance(value, int) and value > at_most else ""
+            raise ValueError(f"a whole number, at least {at_least}{upper}")
         return value
 
     return option(default, check, description)

@@ -37,7 +37,7 @@ class ReferenceEnergies:
             return self._batches[key]
         size = len(self._buffer)
         index = torch.arange(start, start + len(images)) % size
-        for block in {int(i) for i in (index // BLOCK).unique()} - self._known:
+        for block in {i // BLOCK for i in index.tolist()} - self._known:
             first = block * BLOCK
             found = self._energy_of(self._buffer.batch(first, min(BLOCK, size - first), like=images))
             if self._samples is None:

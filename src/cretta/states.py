@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,41 +25,64 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Ma
     target = Path(path)
     if not target.parent.is_dir():
         raise StateError(f"cannot write {target}: the folder {target.parent} does not exist; make it first.")
+    if target.is_dir():
+        raise StateError(f"cannot write {target}: it is a folder; give the name of a file in it.")
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
+    # One entry: safetensors writes several in no fixed order, and equal content should make equal files.
+    metadata = {_KEY: json.dumps({"facts": facts, "sha256": _content(ready, facts)})}
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        save_file(ready, temporary, metadata={_KEY: json.dumps(facts)})
+        temporary.touch(mode=0o666)
+        mode = temporary.stat().st_mode  # as the umask has it; save_file would let only the owner read
+        save_file(ready, temporary, metadata=metadata)
+        temporary.chmod(mode)
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    except (OSError, SafetensorError) as wrong:
+        raise StateError(f"cannot write {target}: {wrong}. The old file, if there was one, is as it was.") from wrong
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
-def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads what :func:`write` wrote; tensors are memory-mapped. ``kind`` must be the one in its facts."""
+def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Reads what :func:`write` wrote; tensors are memory-mapped. ``kind`` must be the one in its facts.
+
+    ``verify`` reads everything once and compares it with the checksum in the file.
+    """
     if not Path(path).is_file():
         raise StateError(f"{path}: no such file; needed is a {kind} saved by cretta.")
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+            kept = json.loads((file.metadata() or {}).get(_KEY, "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-    except (SafetensorError, json.JSONDecodeError, OSError) as wrong:
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, OSError) as wrong:
         raise StateError(f"{path}: not a readable {kind} ({wrong}); it may be damaged, save it anew.") from wrong
+    facts = kept.get("facts") if isinstance(kept, dict) else None
+    if not isinstance(facts, dict):
+        raise StateError(f"{path}: holds something not saved by cretta, not a {kind}.")
     if facts.get("kind") != kind:
-        raise StateError(f"{path}: holds {facts.get('kind', 'something not saved by cretta')!r}, not a {kind}.")
+        raise StateError(f"{path}: holds {facts.get('kind')!r}, not a {kind}.")
+    if verify and kept.get("sha256") != _content(tensors, facts):
+        raise StateError(f"{path}: the content does not match its checksum; the file is damaged, save it anew.")
     return tensors, facts
 
 
-def fingerprint(tensors: Iterable[Tensor | str]) -> str:
+def _content(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+    parts: list[Tensor | str] = [json.dumps(facts, sort_keys=True)]
+    for name in sorted(tensors):
+        parts += [name, tensors[name]]
+    return fingerprint(parts)
+
+
+def fingerprint(parts: Iterable[Tensor | str]) -> str:
     """SHA-256 of tensors (dtype, shape, bytes) and strings, in order."""
     digest = hashlib.sha256()
-    for item in tensors:
-        if isinstance(item, str):
-            digest.update(item.encode())
+    for part in parts:
+        if isinstance(part, str):
+            text = part.encode()
+            digest.update(f"text {len(text)} ".encode() + text)
             continue
-        digest.update(f"{item.dtype}{tuple(item.shape)}".encode())
-        digest.update(item.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(f"tensor {part.dtype} {tuple(part.shape)} ".encode())
+        digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

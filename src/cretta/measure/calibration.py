@@ -41,8 +41,10 @@ class Calibration:
         """Counts a batch in."""
         check_probabilities(probabilities, labels)
         confidence, predicted = probabilities.max(-1)
-        confidence = confidence.double().cpu()
-        bins = torch.bucketize(confidence, self.edges)
+        confidence = confidence.cpu()
+        # Edges of the same precision: 0.8 in float32 is not above 0.8.
+        bins = torch.bucketize(confidence, self.edges.to(confidence.dtype))
+        confidence = confidence.double()
         self.count += torch.bincount(bins, minlength=len(self.count))
         self.confidence += torch.bincount(bins, confidence, minlength=len(self.count))
         self.right += torch.bincount(bins, (predicted == labels).double().cpu(), minlength=len(self.count))

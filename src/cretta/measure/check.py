@@ -22,6 +22,7 @@ def check_scores(scores: Tensor, labels: Tensor) -> None:
 def check_probabilities(probabilities: Tensor, labels: Tensor) -> None:
     """Raises unless the rows are distributions over the classes."""
     check_scores(probabilities, labels)
-    total = probabilities.sum(-1)
-    if bool((probabilities < 0).any()) or not torch.allclose(total, torch.ones_like(total), atol=1e-3):
+    total = probabilities.double().sum(-1)
+    slack = max(1e-3, torch.finfo(probabilities.dtype).eps) if probabilities.is_floating_point() else 0.0
+    if bool((probabilities < 0).any()) or not bool(((total - 1).abs() <= slack).all()):
         raise BatchError("rows of probabilities must be at least 0 and sum to 1; for logits, call .softmax(-1) first.")

@@ -55,6 +55,11 @@ class AEA(Adapter[AEAOptions]):
         """Entropy, energies drawn to the low ones, logits drawn to those of their class."""
         o = self.options
         logits = self.model(x)
+        if len(self._prototypes) != logits.shape[1]:
+            raise ModelError(
+                f"the layer taken for the classifier has {len(self._prototypes)} outputs, the logits "
+                f"{logits.shape[1]}; name the layer that makes the logits, as in classifier='head'."
+            )
         energies = energy(logits, o.temperature)
         low = energies.detach().sort().values[: (len(x) + 1) // 2].mean()
         loss = entropy(logits).mean() + o.energy_weight * F.softplus(energies - low).mean()

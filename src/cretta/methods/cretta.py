@@ -109,8 +109,8 @@ class CreTTA(Adapter[CreTTAOptions]):
         o = self.options
         # φ goes first, while no graph of θ is alive.
         reference_target = self._frozen_energy(x) if self._residual else None
-        images, reference_source = self._from_buffer(x) if self._reads_buffer else (None, None)
         logits = self.model(x)
+        images, reference_source = self._from_buffer(x) if self._reads_buffer else (None, None)
         target = energy(logits, o.temperature)
         if o.objective == "target":
             return Objective(functional.target_loss(target), logits)

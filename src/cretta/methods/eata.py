@@ -136,7 +136,9 @@ class EATA(ETA):
         """F at the source parameters, wherever the parameters are now."""
         assert isinstance(self.buffer, SourceBuffer)
         count = min(self.options.fisher_samples, len(self.buffer))
-        starts = range(0, count, self.options.fisher_batch)
+        starts = list(range(0, count, self.options.fisher_batch))
+        if len(starts) > 1 and count - starts[-1] == 1:
+            starts.pop()  # a single sample has no statistics of its own
         with self.parameters.at(self.source_parameters):
             squares = [torch.zeros_like(flat) for flat in self.parameters.flat]
             for start in starts:

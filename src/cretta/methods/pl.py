@@ -42,7 +42,8 @@ class PL(Adapter[PLOptions]):
         """Cross-entropy to the confident predictions."""
         logits = self.model(x)
         loss = confident_cross_entropy(logits, self.options.threshold)
-        return Objective(loss, logits, reason=f"no sample is more confident than {self.options.threshold:g}")
+        reason = f"no sample is more confident than {self.options.threshold:g}" if loss is None else ""
+        return Objective(loss, logits, reason)
 
 
 def confident_cross_entropy(logits: Tensor, threshold: float) -> Tensor | None:

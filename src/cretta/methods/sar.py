@@ -8,8 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from cretta.adapter import NOT_FINITE, Adapter
+from cretta.adapter import Adapter
 from cretta.functional import entropy
+from cretta.learner import NOT_FINITE
 from cretta.method import Facts, Objective, Options
 from cretta.methods.eata import PAPER_MARGIN
 from cretta.options import choice, number
@@ -75,7 +76,7 @@ class SAR(Adapter[SAROptions]):
             for f, g in zip(self.parameters.flat, self.parameters.gradients(), strict=True)
         ]
         with self.parameters.at(climbed):
-            again = entropy(self.model(x))[first < self._margin(objective.logits.shape[1])]
+            again = entropy(self.model(x, role="probe"))[first < self._margin(objective.logits.shape[1])]
             kept = self._reliable(again, objective.logits.shape[1])
             if not len(kept):
                 return "no sample is reliable after the ascent"

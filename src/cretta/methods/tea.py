@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cretta.adapter import Adapter
+from cretta.errors import BatchError, OptionError
 from cretta.functional import energy
 from cretta.method import Facts, Objective, Options
 from cretta.options import flag, integer, number
@@ -26,6 +27,11 @@ class TEAOptions(Options):
     high: float = number(1.0, "fresh samples are uniform to here")
     clip: bool = flag(False, "keep samples within [0, 1], the range of images")
     conditional: bool = flag(False, "draw a class for each sample and climb its logit")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.low < self.high:
+            raise OptionError(f"low={self.low:g} and high={self.high:g}: low must be below high.")
 
 
 class TEA(Adapter[TEAOptions]):
@@ -67,7 +73,10 @@ class TEA(Adapter[TEAOptions]):
         reason = super().update(x, objective)
         index, samples = self._drawn
         if not reason:
-            self.memory["samples"][index] = samples
+            kept = self.memory["samples"]
+            old = kept[index]
+            kept[index] = samples
+            self.wrote(lambda: kept.index_copy_(0, index, old))
         del self._drawn
         return reason
 
@@ -75,11 +84,15 @@ class TEA(Adapter[TEAOptions]):
         o, shape = self.options, x.shape
         if "samples" not in self.memory:
             self.memory["samples"] = self._uniform(x, o.replay)
-        index = torch.randint(o.replay, (len(x),), generator=self.generator, device=x.device)
+        kept = self.memory["samples"]
+        if kept.shape[1:] != x.shape[1:]:
+            raise BatchError(
+                f"the samples kept have shape {tuple(kept.shape[1:])}, the batch {tuple(x.shape[1:])}; resize the "
+                "images, or call reset() to start with samples of another size."
+            )
+        index = torch.randint(len(kept), (len(x),), generator=self.generator, device=x.device)
         renew = torch.rand(len(x), generator=self.generator, device=x.device) < o.renewal
-        start = torch.where(
-            renew.view(-1, *[1] * (x.dim() - 1)), self._uniform(x, len(x)), self.memory["samples"][index]
-        )
+        start = torch.where(renew.view(-1, *[1] * (x.dim() - 1)), self._uniform(x, len(x)), kept[index])
         memory_format = torch.channels_last if x.dim() == 4 and o.channels_last else torch.contiguous_format
         samples = start.contiguous(memory_format=memory_format)
         classes: Tensor | None = None

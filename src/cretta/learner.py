@@ -1,0 +1,146 @@
+"""What evolves in an adapter: parameters, optimiser, statistics, memory and generator, and how they move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from cretta.errors import ModelError, StateError
+from cretta.method import Options
+from cretta.network import FlatParameters
+from cretta.norm import StreamAverage
+
+NOT_FINITE = "the loss or its gradient is not finite"
+OPTIMIZER_STATE = {
+    "adam": ("step", "exp_avg", "exp_avg_sq"),
+    "adamw": ("step", "exp_avg", "exp_avg_sq"),
+    "sgd": ("momentum_buffer",),
+}
+"""What each optimiser remembers for a parameter after its first step."""
+
+
+def make_optimizer(options: Options, parameters: FlatParameters) -> torch.optim.Optimizer:
+    """The optimiser that ``options`` name."""
+    o, flat = options, parameters.flat
+    if o.optimizer == "sgd":
+        return torch.optim.SGD(flat, lr=o.lr, momentum=o.momentum, nesterov=o.nesterov, weight_decay=o.weight_decay)
+    kind = torch.optim.AdamW if o.optimizer == "adamw" else torch.optim.Adam
+    return kind(flat, lr=o.lr, betas=(o.momentum, 0.999), weight_decay=o.weight_decay)
+
+
+class Learner:
+    """Everything that evolves, and the few ways it does: a step, a snapshot, a return."""
+
+    def __init__(
+        self, options: Options, parameters: FlatParameters, average: StreamAverage, device: torch.device
+    ) -> None:
+        self.parameters = parameters
+        self.optimizer = make_optimizer(options, parameters) if parameters.flat else None
+        self.average = average
+        self.generator = torch.Generator(device).manual_seed(options.seed)
+        self.memory: dict[str, Tensor] = {}
+        self._undo: list[Callable[[], object]] = []
+        self._remembered = OPTIMIZER_STATE[options.optimizer]
+
+    def backward(self, loss: Tensor) -> bool:
+        """Puts the gradient of ``loss`` into the parameters; returns whether all of it is finite."""
+        if not loss.requires_grad:
+            raise ModelError(
+                "the logits carry no gradient, so nothing can learn: the network's forward detaches them or runs under "
+                "torch.no_grad(). Remove that, or use 'source' or 'bn_adapt'."
+            )
+        self.parameters.zero_grad()
+        with torch.autocast(loss.device.type, enabled=False):
+            loss.backward()
+        return bool(torch.isfinite(loss)) and self.parameters.gradients_finite()
+
+    def step(self) -> None:
+        """Lets the optimiser move the parameters by their gradients."""
+        assert self.optimizer is not None
+        self.optimizer.step()
+        torch.clear_autocast_cache()  # it may hold the parameters as they were
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of everything that evolves, by name."""
+        state = {"generator": self.generator.get_state()}
+        for index, flat in enumerate(self.parameters.flat):
+            state[f"parameters.{index}"] = flat.detach()
+            for name, value in self._moments(index).items():
+                state[f"optimizer.{index}.{name}"] = value
+        for layer, (mean, variance) in self.average.values.items():
+            state[f"statistics.mean.{layer}"], state[f"statistics.variance.{layer}"] = mean, variance
+        state |= {f"memory.{name}": value for name, value in self.memory.items()}
+        return {name: value.clone() for name, value in state.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes up a copy that :meth:`state` made."""
+        self.parameters.move_to([state[f"parameters.{index}"] for index in range(len(self.parameters.flat))])
+        for index, flat in enumerate(self.parameters.flat):
+            moments = {name: value.clone() for name, value in _under(f"optimizer.{index}.", state)}
+            # Adam counts its steps on the CPU; moments live with the parameters.
+            self._set_moments(index, {n: t if n == "step" else t.to(flat.device) for n, t in moments.items()})
+        device = self.generator.device
+        for layer in self.average.values:
+            mean, variance = state[f"statistics.mean.{layer}"], state[f"statistics.variance.{layer}"]
+            self.average.values[layer] = (mean.to(device).clone(), variance.to(device).clone())
+        self.average.seen = {}
+        self.memory = {name: value.clone() for name, value in _under("memory.", state)}
+        if state["generator"].numel() == self.generator.get_state().numel():
+            self.generator.set_state(state["generator"].cpu())
+
+    def check(self, state: Mapping[str, Tensor], like: Mapping[str, Tensor], *, same_device: bool) -> None:
+        """Raises unless ``state`` has all parts that :meth:`load` will want, shaped and typed as in ``like``.
+
+        Generators of another kind of device are shaped otherwise, and left alone by :meth:`load`.
+        """
+        wanted = {name: value for name, value in like.items() if name != "generator" or same_device}
+        if any(name.startswith("optimizer.") for name in state):
+            for index, flat in enumerate(self.parameters.flat):
+                for name in self._remembered:
+                    wanted[f"optimizer.{index}.{name}"] = torch.tensor(0.0) if name == "step" else flat
+        for name, value in wanted.items():
+            found = state.get(name)
+            if found is None or found.shape != value.shape or found.dtype != value.dtype:
+                what = "missing" if found is None else f"{tuple(found.shape)} of {found.dtype}"
+                raise StateError(f"{name!r} should be {tuple(value.shape)} of {value.dtype} and is {what}")
+
+    def wrote(self, undo: Callable[[], object]) -> None:
+        """For a method that writes into an entry of ``memory``, too large to be replaced: how to take it back."""
+        self._undo.append(undo)
+
+    def mark(self) -> Callable[[], None]:
+        """Remembers where everything is and returns the way back.
+
+        Cheaper than :meth:`state`: what gets replaced, not written into, is not copied.
+        """
+        done = len(self._undo)
+        parameters = [flat.detach().clone() for flat in self.parameters.flat]
+        moments = [
+            {name: value.clone() for name, value in self._moments(index).items()} for index in range(len(parameters))
+        ]
+        memory, values, generator = dict(self.memory), dict(self.average.values), self.generator.get_state()
+
+        def back() -> None:
+            while len(self._undo) > done:
+                self._undo.pop()()
+            self.parameters.move_to(parameters)
+            for index, kept in enumerate(moments):
+                self._set_moments(index, kept)
+            self.memory, self.average.values, self.average.seen = memory, values, {}
+            self.generator.set_state(generator)
+
+        return back
+
+    def _moments(self, index: int) -> dict[str, Tensor]:
+        kept = self.optimizer.state[self.parameters.flat[index]] if self.optimizer is not None else {}
+        return {name: value for name, value in kept.items() if isinstance(value, Tensor)}
+
+    def _set_moments(self, index: int, moments: dict[str, Tensor]) -> None:
+        if self.optimizer is not None:
+            self.optimizer.state[self.parameters.flat[index]] = moments
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    return ((name[len(prefix) :], value) for name, value in state.items() if name.startswith(prefix))

@@ -1,0 +1,281 @@
+"""What the tests of the methods share: a small network in double precision, and ways to compare and to count.
+
+The methods themselves are written again in the test files, each from its formula; nothing of cretta's arithmetic is
+used there.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import textbook
+import torch
+from torch import Tensor, nn
+
+import cretta
+
+AnyAdapter = cretta.Adapter[Any]
+DOUBLE = torch.float64
+TOLERANCE = 1e-8
+
+
+def net(confidence: float = 1.0, classes: int = textbook.CLASSES, dtype: torch.dtype = DOUBLE) -> textbook.SmallNet:
+    """A network whose running statistics differ much from the stream's; ``confidence`` multiplies its logits."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = textbook.SmallNet(6, classes).to(dtype)
+    made.fc.weight.data.mul_(6)
+    textbook.settle(made, textbook.source_images(48, seed=100, dtype=dtype).split(8))
+    made.fc.weight.data.mul_(confidence)
+    made.fc.bias.data.mul_(confidence)
+    return made
+
+
+def stream(sizes: Sequence[int] = (8, 8, 8, 8), dtype: torch.dtype = DOUBLE) -> list[Tensor]:
+    return textbook.batches(sizes, dtype=dtype)
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    return torch.exp(logits) / torch.exp(logits).sum(1, keepdim=True)
+
+
+def twin(source: nn.Module) -> tuple[nn.Module, list[nn.Parameter]]:
+    """A deep copy that normalises with the batch at hand, and its γ and β."""
+    copied = textbook.batch_statistics(source)
+    return copied, textbook.affine(copied)
+
+
+def values(parameters: Sequence[Tensor]) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in parameters]
+
+
+def mean(tensors: Sequence[Tensor]) -> Tensor:
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total / len(tensors)
+
+
+@dataclasses.dataclass
+class Step:
+    """What a textbook method made of a batch, and the model it left behind."""
+
+    theta: nn.Module
+    logits: Tensor
+    loss: float | None
+    kept: int
+    gradients: dict[str, Tensor]
+    reset: bool = False
+
+    @classmethod
+    def of(
+        cls, theta: nn.Module, logits: Tensor, loss: Tensor | None, kept: int = -1, *, reset: bool = False
+    ) -> Step:
+        gradients = {n: p.grad.detach().clone() for n, p in theta.named_parameters() if p.grad is not None}
+        value = None if loss is None else loss.item()
+        return cls(copy.deepcopy(theta), logits.detach(), value, kept, gradients, reset)
+
+
+def kinds(run: Sequence[Step]) -> list[str]:
+    """For each batch, whether none, some or all of its samples were kept."""
+    return ["none" if step.kept == 0 else "all" if step.kept == len(step.logits) else "some" for step in run]
+
+
+# Comparing.
+
+
+def assert_logits(got: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> None:
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def assert_parameters(model: AnyAdapter, theta: nn.Module, tolerance: float = TOLERANCE) -> None:
+    """Every parameter of the adapter's network is that of ``theta``."""
+    mine, theirs = dict(model.model.module.named_parameters()), dict(theta.named_parameters())
+    assert mine.keys() == theirs.keys()
+    for name, parameter in theirs.items():
+        torch.testing.assert_close(
+            mine[name].data, parameter.data, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def assert_gradients(model: AnyAdapter, gradients: Mapping[str, Tensor], tolerance: float = TOLERANCE) -> None:
+    """The gradients that the adapter stepped by."""
+    mine = {n: p for n, p in model.model.module.named_parameters() if p.requires_grad}
+    assert mine.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        got = mine[name].grad
+        assert got is not None, name
+        torch.testing.assert_close(got, gradient, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def everything(model: AnyAdapter) -> dict[str, Tensor]:
+    """All that evolves, and all tensors of the adapting network besides."""
+    found = model.state()
+    for name, tensor in [*model.model.module.named_parameters(), *model.model.module.named_buffers()]:
+        found[f"module.{name}"] = tensor.detach().clone()
+    return found
+
+
+def tensors(source: nn.Module) -> dict[str, Tensor]:
+    return {n: t.detach().clone() for n, t in [*source.named_parameters(), *source.named_buffers()]}
+
+
+def assert_skips(model: AnyAdapter, x: Tensor, reason: str) -> Tensor:
+    """The batch changes nothing to the bit, and the record says why; returns the logits."""
+    before = everything(model)
+    logits = model(x)
+    textbook.assert_bits(everything(model), before)
+    last = model.last
+    assert (last.size, last.adapted, last.skipped) == (len(x), False, True)
+    assert reason in last.reason
+    assert last.energy is not None
+    assert not logits.requires_grad
+    return logits
+
+
+def assert_adapted(model: AnyAdapter, loss: float, reason: str | None = "") -> None:
+    """The batch was learned from, and the record says so."""
+    last = model.last
+    assert (last.adapted, last.skipped) == (True, False)
+    assert last.loss == pytest.approx(loss, rel=TOLERANCE, abs=TOLERANCE)
+    assert reason is None or last.reason == reason
+
+
+def default_optimizer(model: AnyAdapter) -> dict[str, Any]:
+    """What the optimiser's one group of parameters says, with its kind."""
+    assert model.optimizer is not None
+    (group,) = model.optimizer.param_groups
+    return {"kind": type(model.optimizer), **group}
+
+
+# Networks with faults.
+
+
+class Failing(textbook.SmallNet):
+    """Raises at its forward number ``fails``, counted over all copies."""
+
+    fails = -1
+    count = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        Failing.count += 1
+        if Failing.count == Failing.fails:
+            raise RuntimeError("out of memory")
+        return super().forward(x)
+
+
+def failing(source: nn.Module) -> Failing:
+    made = Failing(6, len(source.get_parameter("fc.bias"))).to(source.get_parameter("fc.bias").dtype)
+    made.load_state_dict(source.state_dict())
+    return made.eval()
+
+
+@contextmanager
+def failing_at(forward: int) -> Iterator[None]:
+    Failing.count, Failing.fails = 0, forward
+    try:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            yield
+    finally:
+        Failing.fails = -1
+
+
+class NotANumber(torch.autograd.Function):
+    """The identity, with a gradient that is not a number."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Any) -> Any:
+        return slopes[0] * math.nan
+
+
+class Touchy(textbook.SmallNet):
+    """Answers a batch that holds a value above 100 with a gradient that is not a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        if bool((x <= 100).all()):
+            return logits
+        answered: Tensor = NotANumber.apply(logits)  # type: ignore[no-untyped-call]
+        return answered
+
+
+def touchy(source: nn.Module) -> Touchy:
+    made = Touchy(6, len(source.get_parameter("fc.bias"))).to(source.get_parameter("fc.bias").dtype)
+    made.load_state_dict(source.state_dict())
+    return made.eval()
+
+
+def touching(x: Tensor) -> Tensor:
+    touched = x.clone()
+    touched[0, 0, 0, 0] = 101.0
+    return touched
+
+
+# Counting.
+
+
+class Passes:
+    """Counts passes forward and back through all networks of an adapter, with the sizes of their batches."""
+
+    def __init__(self, model: AnyAdapter) -> None:
+        self.forwards: list[int] = []
+        self.backwards: list[int] = []
+        networks = [model.model, *model._frozen.values()]
+        self._handles = [network.module.register_forward_hook(self._forward) for network in networks]
+
+    def _forward(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        size = len(inputs[0])
+        self.forwards.append(size)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: self.backwards.append(size))
+
+    def __enter__(self) -> Passes:
+        return self
+
+    def __exit__(self, *wrong: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+def saved_and_restored(model: AnyAdapter, fresh: AnyAdapter, path: Any) -> AnyAdapter:
+    model.save(path)
+    fresh.restore(path)
+    textbook.assert_bits(fresh.state(), model.state())
+    return fresh
+
+
+def resume_equals(make: Any, batches: Sequence[Tensor], after: int, path: Any) -> AnyAdapter:
+    """Saving after some batches and going on in a fresh adapter gives the same bits as never having left."""
+    straight = make()
+    expected = [straight(x) for x in batches]
+    left = make()
+    for x in batches[:after]:
+        left(x)
+    taken_up = saved_and_restored(left, make(), path)
+    for x, logits in zip(batches[after:], expected[after:], strict=True):
+        assert torch.equal(taken_up(x), logits)
+    textbook.assert_bits(everything(taken_up), everything(straight))
+    return straight
+
+
+def reset_equals(model: AnyAdapter, batches: Sequence[Tensor]) -> None:
+    """A reset brings the source state back to the bit, and the same run after it."""
+    first = copy.deepcopy(everything(model))
+    before = [model(x) for x in batches]
+    later = everything(model)
+    assert any(not torch.equal(later[n], first.get(n, torch.empty(0))) for n in later)
+    model.reset()
+    textbook.assert_bits(everything(model), first)
+    for x, logits in zip(batches, before, strict=True):
+        assert torch.equal(model(x), logits)
+    textbook.assert_bits(everything(model), later)
