@@ -1,32 +1,36 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format setup clean
+.PHONY: demo test lint format clean
 
-demo: setup  ## set up, then show what adaptation does on real images
+demo: $(VENV)/ready  ## set up, then show what adaptation does on real images
 	$(BIN)/cretta demo
 
-test: setup lint  ## set up, then check everything
-	$(BIN)/pytest -n auto
+test: lint  ## set up, then check everything
+	$(BIN)/pytest --numprocesses auto
 
-lint: setup
+lint: $(VENV)/ready-to-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup
+format: $(VENV)/ready-to-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-setup: $(VENV)/ready
-
-# Torch first: an open range could pull another build with everything for GPUs.
+# Torch first and pinned: an open range could pull another build, with everything for GPUs.
 $(VENV)/ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "cretta needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint]'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cretta needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another, as in: make PYTHON=python3.12 demo")'
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) torch
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/ready-to-test: $(VENV)/ready
+	@$(INSTALL) --editable '.[test,lint]'
 	@touch $@
 
 clean:

@@ -215,4 +215,10 @@ def test_facts_are_readable_by_others(tmp_path: Path) -> None:
     states.write(tmp_path / "file", {"a": torch.zeros(1)}, FACTS)
     content = (tmp_path / "file").read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    assert json.loads(header["__metadata__"]["cretta"]) == FACTS
+    assert json.loads(header["__metadata__"]["cretta"])["facts"] == FACTS
+
+
+def test_equal_content_makes_equal_files(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        states.write(tmp_path / name, {n: t.clone() for n, t in TENSORS.items()}, dict(FACTS))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()

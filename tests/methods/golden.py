@@ -51,6 +51,38 @@ def twin(source: nn.Module) -> tuple[nn.Module, list[nn.Parameter]]:
     return copied, textbook.affine(copied)
 
 
+Statistics = dict[str, tuple[Tensor, Tensor]]
+
+
+def running(source: textbook.SmallNet) -> Statistics:
+    """Mean and variance of training, for each BatchNorm."""
+    found = {}
+    for name, layer in (("bn1", source.bn1), ("bn2", source.bn2)):
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        found[name] = (layer.running_mean.clone(), layer.running_var.clone())
+    return found
+
+
+def blended(theta: nn.Module, x: Tensor, base: Statistics, share: float) -> tuple[Tensor, Statistics]:
+    """The small network by hand, normalised with ``share`` of the batch's statistics and the rest of ``base``'s.
+
+    Also returns the statistics used.
+    """
+    assert isinstance(theta, textbook.SmallNet)
+    used: Statistics = {}
+    h = x
+    for name, convolution, layer in (("bn1", theta.conv1, theta.bn1), ("bn2", theta.conv2, theta.bn2)):
+        h = convolution(h)
+        mean = (1 - share) * base[name][0] + share * h.mean((0, 2, 3))
+        variance = (1 - share) * base[name][1] + share * h.var((0, 2, 3), unbiased=False)
+        used[name] = (mean.detach(), variance.detach())
+        h = (h - mean.view(-1, 1, 1)) / torch.sqrt(variance.view(-1, 1, 1) + layer.eps)
+        h = torch.relu(layer.weight.view(-1, 1, 1) * h + layer.bias.view(-1, 1, 1))
+    logits: Tensor = theta.fc(h.mean((2, 3)))
+    return logits, used
+
+
 def values(parameters: Sequence[Tensor]) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in parameters]
 

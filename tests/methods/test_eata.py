@@ -340,12 +340,13 @@ def test_eata_holds_on_to_the_source() -> None:
     assert moved[1e5] < 0.5 * moved[0.0]
 
 
-def test_the_fisher_information_is_of_the_source_wherever_the_model_is(tmp_path: Any) -> None:
-    """A fresh adapter first computes it after it has taken up parameters that had moved."""
+@pytest.mark.parametrize("statistics", ["batch", "moving"])
+def test_the_fisher_information_is_of_the_source_wherever_the_model_is(statistics: str, tmp_path: Any) -> None:
+    """A fresh adapter first computes it after it has taken up parameters, and statistics, that had moved."""
     stream = golden.stream((16,) * 6)
 
     def make() -> golden.AnyAdapter:
-        return eata(lr=1e-2, entropy_margin=0.6, redundancy_margin=0.7)
+        return eata(lr=1e-2, entropy_margin=0.9, redundancy_margin=0.9, statistics=statistics)
 
     straight = golden.resume_equals(make, stream, 3, tmp_path / "state.safetensors")
     assert straight.last.adapted

@@ -168,7 +168,9 @@ def test_the_second_filter_is_over_the_samples_kept_first() -> None:
 def test_the_margin_is_strict() -> None:
     net, x = golden.net(), golden.stream((1,))[0]
     uncertainty = float(cretta.functional.entropy(cretta.adapt(net, "bn_adapt")(x)))
-    golden.assert_skips(made(net, e=uncertainty), x, FIRST)
+    model = made(net, e=uncertainty, rho=0.0)
+    golden.assert_skips(model, x, FIRST)
+    assert model.last.reason == FIRST
     golden.assert_skips(made(net, e=math.nextafter(uncertainty, math.inf)), x, SECOND)
     still = made(net, e=math.nextafter(uncertainty, math.inf), rho=0.0)
     still(x)

@@ -52,9 +52,23 @@ def textbook_tea(
     lr: float = 1e-3,
     channels_last: bool = True,
     seed: int = 0,
+    moving: float | None = None,
     drawn: list[Drawn] | None = None,
 ) -> list[golden.Step]:
+    """With ``moving`` statistics, that share of the batch's: the stream's average for it, training's for samples."""
     theta, parameters = golden.twin(net)
+    average: golden.Statistics = {}
+    if moving is not None:
+        assert isinstance(net, textbook.SmallNet)
+        average = golden.running(net)
+    training = dict(average)
+
+    def of_samples(images: Tensor) -> Tensor:
+        return theta(images) if moving is None else golden.blended(theta, images, training, moving)[0]
+
+    def of_batch(images: Tensor) -> tuple[Tensor, golden.Statistics]:
+        return (theta(images), {}) if moving is None else golden.blended(theta, images, average, moving)
+
     stepper = torch.optim.Adam(parameters, lr)
     generator = torch.Generator().manual_seed(seed)
     kept: Tensor | None = None
@@ -70,7 +84,7 @@ def textbook_tea(
         labels: list[int] = []
         for _ in range(sampling_steps):
             samples = samples.detach().requires_grad_(True)
-            logits = theta(samples)
+            logits = of_samples(samples)
             if conditional and not labels:
                 labels = torch.randint(logits.shape[1], (len(x), 1), generator=generator).flatten().tolist()
             if conditional:
@@ -85,9 +99,8 @@ def textbook_tea(
             samples = samples.detach() + step_size * slope + noise * drawn_noise
             if clip:
                 samples = samples.clamp(0, 1)
-        logits = theta(x)
-        fake = textbook.energy(theta(samples), temperature)
-        real = textbook.energy(logits, temperature)
+        fake = textbook.energy(of_samples(samples), temperature)
+        real = textbook.energy(of_batch(x)[0], temperature)
         loss = (-fake).mean() - (-real).mean()  # of logsumexp: down on the samples, up on the batch
         stepper.zero_grad()
         loss.backward()
@@ -97,7 +110,7 @@ def textbook_tea(
         if drawn is not None:
             drawn.append(Drawn(index, renewed, start, samples, kept.clone(), labels))
         with torch.no_grad():
-            after = theta(x)
+            after, average = of_batch(x)
         run.append(golden.Step.of(theta, after, loss))
     return run
 
@@ -437,13 +450,26 @@ def test_images_of_another_size_than_the_samples() -> None:
 # Statistics.
 
 
+@pytest.mark.parametrize("conditional", [False, True])
+def test_moving_statistics_equal_the_textbook(conditional: bool) -> None:
+    """The samples are normalised with training's statistics and their own, whatever the stream has brought."""
+    net, stream = golden.net(), golden.stream((8, 5, 8))
+    options = {**SMALL, "conditional": conditional}
+    expected = textbook_tea(net, stream, moving=0.3, **options)
+    model = cretta.adapt(net, "tea", statistics="moving", batch_weight=0.3, **options)
+    for x, step in zip(stream, expected, strict=True):
+        logits = model(x)
+        assert step.loss is not None
+        golden.assert_adapted(model, step.loss)
+        golden.assert_logits(logits, step.logits)
+        golden.assert_parameters(model, step.theta)
+
+
 def test_samples_are_no_part_of_the_stream() -> None:
     """Moving statistics: of the first layer they are known from the batches alone, as what lies before it is frozen."""
     net, stream = golden.net(), golden.stream((8, 5, 8))
     model = cretta.adapt(net, "tea", statistics="moving", batch_weight=0.2, **SMALL)
-    assert net.bn1.running_mean is not None
-    assert net.bn1.running_var is not None
-    mean, variance = net.bn1.running_mean.clone(), net.bn1.running_var.clone()
+    mean, variance = golden.running(net)["bn1"]
     for x in stream:
         inner = net.conv1(x).detach().transpose(0, 1).flatten(1)
         mean = 0.8 * mean + 0.2 * inner.mean(1)
