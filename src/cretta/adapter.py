@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typing_extensions import TypeVar
 
 from cretta import states
-from cretta.errors import BatchError, BusyError, ModelError, StateError
+from cretta.errors import BatchError, BusyError, ModelError, OptionError, StateError
 from cretta.functional import energy
 from cretta.guard import Watch
 from cretta.learner import NOT_FINITE, Learner
@@ -70,9 +70,17 @@ class Adapter(Learner, Generic[OptionsT]):
     ) -> None:
         if not isinstance(net, nn.Module):
             raise ModelError(f"net is {type(net).__name__}; needed is a torch.nn.Module that returns logits.")
+        if not self.name:
+            raise OptionError(
+                f"{type(self).__name__} is no method; use cretta.adapt(net, 'cretta', …), or a method's class."
+            )
         if preset is not None and preset not in self.presets:
             raise unknown(f"preset of {self.name}", preset, self.presets)
         self.options: OptionsT = self.option_type.make(self.name, self.presets[preset] if preset else {}, options)  # type: ignore[assignment]
+        modules = {name for name, _ in net.named_modules()} | {name for name, _ in net.named_parameters()}
+        for layer in options.get("skip", ()) and self.options.skip:
+            if layer not in modules:
+                raise unknown("layer in skip=", layer, (name for name in modules if name))
         self.buffer = buffer
         self.net: nn.Module = getattr(net, "_orig_mod", net)  # under torch.compile lies the module itself
         self.statistics = self.options.statistics or self.facts.statistics
@@ -252,7 +260,7 @@ class Adapter(Learner, Generic[OptionsT]):
                 warnings.warn(f"{path} was saved with {other}; the options of this adapter stay.", stacklevel=2)
             self.load(state)
             if self._watch is not None:
-                self._watch.load(guard)
+                self._watch.load(guard, self.generator.device)
 
     def __repr__(self) -> str:
         defaults = {f.name: f.default for f in dataclasses.fields(self.options)}

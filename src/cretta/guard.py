@@ -141,12 +141,13 @@ class Watch:
             state[f"healthy.{name}"] = value
         return state
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: dict[str, Tensor], device: torch.device) -> None:
         """Takes up what :meth:`state` gave."""
         prefix = "healthy."
         self.batches = int(state.get("batches", torch.tensor(0)))
         self.images = int(state.get("images", torch.tensor(0)))
-        self.averages = state.get("averages")
+        averages = state.get("averages")
+        self.averages = None if averages is None else averages.to(device)
         healthy = {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
         self.healthy = healthy or None
 

@@ -86,7 +86,11 @@ class Learner:
             mean, variance = state[f"statistics.mean.{layer}"], state[f"statistics.variance.{layer}"]
             self.average.values[layer] = (mean.to(device).clone(), variance.to(device).clone())
         self.average.seen = {}
-        self.memory = {name: value.clone() for name, value in _under("memory.", state)}
+        # A file's tensors are on the CPU. Numbers belong with the network; whole ones are counters, read by the host.
+        self.memory = {
+            name: (value.to(device) if value.is_floating_point() else value).clone()
+            for name, value in _under("memory.", state)
+        }
         if state["generator"].numel() == self.generator.get_state().numel():
             self.generator.set_state(state["generator"].cpu())
 

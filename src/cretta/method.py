@@ -111,7 +111,7 @@ class Options(OptionSet):
     statistics: str | None = choice(None, "what BatchNorm normalises with; None is the method's own", among=STATISTICS)
     batch_weight: float = number(0.1, "the batch's share α in 'mixture' and 'moving'", above=0, at_most=1)
     predict: str | None = choice(
-        None, "logits from before or after the update; None is the method's own", among=("before", "after")
+        None, "logits from before or after the (last) update; None is the method's own", among=("before", "after")
     )
     temperature: float = number(1.0, "T of the energy (Eq. 1)", above=0)
     skip: tuple[str, ...] = texts((), "names of layers that do not learn, with all below them")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -39,17 +40,18 @@ def number(
     def check(value: Any) -> float | None:
         if value is None and default is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
             raise ValueError(allowed)
+        given = float(value)
         inside = (
-            (above is None or value > above)
-            and (at_least is None or value >= at_least)
-            and (at_most is None or value <= at_most)
-            and (below is None or value < below)
+            (above is None or given > above)
+            and (at_least is None or given >= at_least)
+            and (at_most is None or given <= at_most)
+            and (below is None or given < below)
         )
         if not inside:
             raise ValueError(allowed)
-        return float(value)
+        return given
 
     return option(default, check, description)
 
@@ -58,10 +60,11 @@ def integer(default: int, description: str, *, at_least: int, at_most: int = 2**
     """A whole number within bounds."""
 
     def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
-            upper = f" and at most {at_most}" if isinstance(value, int) and value > at_most else ""
+        given = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+        if given is None or not at_least <= given <= at_most:
+            upper = f" and at most {at_most}" if given is not None and given > at_most else ""
             raise ValueError(f"a whole number, at least {at_least}{upper}")
-        return value
+        return given
 
     return option(default, check, description)
 

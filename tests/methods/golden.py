@@ -9,16 +9,17 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-import textbook
 import torch
 from torch import Tensor, nn
 
 import cretta
+import textbook
 
 AnyAdapter = cretta.Adapter[Any]
 DOUBLE = torch.float64
@@ -106,9 +107,7 @@ class Step:
     reset: bool = False
 
     @classmethod
-    def of(
-        cls, theta: nn.Module, logits: Tensor, loss: Tensor | None, kept: int = -1, *, reset: bool = False
-    ) -> Step:
+    def of(cls, theta: nn.Module, logits: Tensor, loss: Tensor | None, kept: int = -1, *, reset: bool = False) -> Step:
         gradients = {n: p.grad.detach().clone() for n, p in theta.named_parameters() if p.grad is not None}
         value = None if loss is None else loss.item()
         return cls(copy.deepcopy(theta), logits.detach(), value, kept, gradients, reset)
@@ -126,14 +125,16 @@ def assert_logits(got: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
 
 
+def assert_close(got: Tensor, expected: Tensor, name: str, tolerance: float = TOLERANCE) -> None:
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance, msg=lambda message: f"{name}: {message}")
+
+
 def assert_parameters(model: AnyAdapter, theta: nn.Module, tolerance: float = TOLERANCE) -> None:
     """Every parameter of the adapter's network is that of ``theta``."""
     mine, theirs = dict(model.model.module.named_parameters()), dict(theta.named_parameters())
     assert mine.keys() == theirs.keys()
     for name, parameter in theirs.items():
-        torch.testing.assert_close(
-            mine[name].data, parameter.data, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
-        )
+        assert_close(mine[name].data, parameter.data, name, tolerance)
 
 
 def assert_gradients(model: AnyAdapter, gradients: Mapping[str, Tensor], tolerance: float = TOLERANCE) -> None:
@@ -143,7 +144,7 @@ def assert_gradients(model: AnyAdapter, gradients: Mapping[str, Tensor], toleran
     for name, gradient in gradients.items():
         got = mine[name].grad
         assert got is not None, name
-        torch.testing.assert_close(got, gradient, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+        assert_close(got, gradient, name, tolerance)
 
 
 def everything(model: AnyAdapter) -> dict[str, Tensor]:
@@ -279,14 +280,14 @@ class Passes:
             handle.remove()
 
 
-def saved_and_restored(model: AnyAdapter, fresh: AnyAdapter, path: Any) -> AnyAdapter:
+def saved_and_restored(model: AnyAdapter, fresh: AnyAdapter, path: Path) -> AnyAdapter:
     model.save(path)
     fresh.restore(path)
     textbook.assert_bits(fresh.state(), model.state())
     return fresh
 
 
-def resume_equals(make: Any, batches: Sequence[Tensor], after: int, path: Any) -> AnyAdapter:
+def resume_equals(make: Callable[[], AnyAdapter], batches: Sequence[Tensor], after: int, path: Path) -> AnyAdapter:
     """Saving after some batches and going on in a fresh adapter gives the same bits as never having left."""
     straight = make()
     expected = [straight(x) for x in batches]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import golden
 import pytest
-import textbook
 import torch
 from torch import Tensor, nn
 
 import cretta
+import textbook
 from cretta.errors import CrettaError, ModelError, OptionError
 
 
@@ -54,9 +55,7 @@ def textbook_aea(
             if confidence.item() < threshold:
                 continue
             prototype = torch.stack([(W[label] * W[k]).sum() for k in range(len(W))])
-            cosine = (logits[i] * prototype).sum() / (
-                (logits[i] ** 2).sum().sqrt() * (prototype**2).sum().sqrt()
-            )
+            cosine = (logits[i] * prototype).sum() / ((logits[i] ** 2).sum().sqrt() * (prototype**2).sum().sqrt())
             similar.append(torch.exp(confidence - threshold) * (1 - cosine))
         if similar:
             loss = loss + similarity_weight * golden.mean(similar)
@@ -160,7 +159,12 @@ def test_defaults() -> None:
     assert group["kind"] is torch.optim.SGD
     assert (group["lr"], group["momentum"], group["nesterov"], group["weight_decay"]) == (1e-3, 0.9, True, 0.0)
     facts = model.facts
-    assert (facts.updates, facts.statistics, facts.source_data, facts.logits) == ("norm affine", "batch", False, "before")
+    assert (facts.updates, facts.statistics, facts.source_data, facts.logits) == (
+        "norm affine",
+        "batch",
+        False,
+        "before",
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
@@ -215,7 +219,9 @@ def headed(**options: Any) -> Headed:
     ],
     ids=str,
 )
-def test_the_classifier_is_the_last_linear_layer_or_the_one_named(made: dict[str, Any], options: dict[str, Any]) -> None:
+def test_the_classifier_is_the_last_linear_layer_or_the_one_named(
+    made: dict[str, Any], options: dict[str, Any]
+) -> None:
     net, stream = headed(**made), golden.stream()
     W = net.head.get_parameter("weight").detach().flatten(1)
     expected = textbook_aea(net, stream, weight=W, threshold=0.6)
@@ -282,7 +288,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     assert torch.equal(model(rest[0]), undisturbed(rest[0]))
 
 
-def test_reset_and_restore_are_bit_exact(tmp_path: Any) -> None:
+def test_reset_and_restore_are_bit_exact(tmp_path: Path) -> None:
     def make() -> golden.AnyAdapter:
         return cretta.adapt(golden.net(3.0), "aea", lr=1e-2)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import golden
 import pytest
-import textbook
 import torch
 from torch import Tensor, nn
 
 import cretta
+import textbook
 from cretta.errors import CrettaError, OptionError
 
 NOTHING_KEPT = "no sample is both reliable and new"
@@ -341,7 +342,7 @@ def test_eata_holds_on_to_the_source() -> None:
 
 
 @pytest.mark.parametrize("statistics", ["batch", "moving"])
-def test_the_fisher_information_is_of_the_source_wherever_the_model_is(statistics: str, tmp_path: Any) -> None:
+def test_the_fisher_information_is_of_the_source_wherever_the_model_is(statistics: str, tmp_path: Path) -> None:
     """A fresh adapter first computes it after it has taken up parameters, and statistics, that had moved."""
     stream = golden.stream((16,) * 6)
 
@@ -373,7 +374,7 @@ def test_computing_the_fisher_information_leaves_no_trace() -> None:
     textbook.assert_bits(model.state(), plain.state())
 
 
-def test_a_failure_while_the_fisher_information_is_computed(tmp_path: Any) -> None:
+def test_a_failure_while_the_fisher_information_is_computed(tmp_path: Path) -> None:
     """At any of its forwards, the model stays where it was, moved as it may be, and the batch can come again."""
     stream = golden.stream((16, 16, 16))
     net = golden.failing(golden.net(3.0))
@@ -438,7 +439,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(method: str) -> None:
     assert torch.equal(model(rest[0]), undisturbed(rest[0]))
 
 
-def test_eta_resets_and_restores_to_the_bit(tmp_path: Any) -> None:
+def test_eta_resets_and_restores_to_the_bit(tmp_path: Path) -> None:
     def make() -> golden.AnyAdapter:
         return cretta.adapt(golden.net(3.0), "eta", lr=1e-2, entropy_margin=0.6, redundancy_margin=0.7)
 
@@ -447,7 +448,7 @@ def test_eta_resets_and_restores_to_the_bit(tmp_path: Any) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_restored_mean_prediction_is_where_the_model_is(tmp_path: Any) -> None:
+def test_a_restored_mean_prediction_is_where_the_model_is(tmp_path: Path) -> None:
     stream = [x.cuda() for x in golden.stream((16, 16, 16))]
     net = copy.deepcopy(golden.net(3.0)).cuda()
     golden.resume_equals(lambda: cretta.adapt(net, "eta", preset="tuned"), stream, 1, tmp_path / "state.safetensors")

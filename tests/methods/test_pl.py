@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import golden
 import pytest
-import textbook
 import torch
 from torch import Tensor, nn
 
 import cretta
+import textbook
 from cretta.errors import OptionError
 
 
@@ -154,7 +155,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     assert torch.equal(model(rest[0]), undisturbed(rest[0]))
 
 
-def test_reset_and_restore_are_bit_exact(tmp_path: Any) -> None:
+def test_reset_and_restore_are_bit_exact(tmp_path: Path) -> None:
     def make() -> golden.AnyAdapter:
         return cretta.adapt(golden.net(), "pl", lr=1e-2, threshold=0.5)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import golden
 import pytest
-import textbook
 import torch
 from torch import Tensor, nn
 
 import cretta
+import textbook
 from cretta.errors import OptionError
 
 
@@ -179,7 +180,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("method", ["shot", "shot_im"])
-def test_reset_and_restore_are_bit_exact(method: str, tmp_path: Any) -> None:
+def test_reset_and_restore_are_bit_exact(method: str, tmp_path: Path) -> None:
     def make() -> golden.AnyAdapter:
         return cretta.adapt(golden.net(), method, lr=1e-2)
 

@@ -7,15 +7,16 @@ import gc
 import math
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import golden
 import pytest
-import textbook
 import torch
 from torch import Tensor, nn
 
 import cretta
+import textbook
 from cretta.errors import BatchError, OptionError, StateError
 
 SMALL: dict[str, Any] = {"sampling_steps": 3, "replay": 40, "lr": 1e-2}
@@ -335,7 +336,9 @@ def test_sampling_gives_the_parameters_no_gradient() -> None:
 
     model.model.module.register_forward_pre_hook(hook)
     model(stream[1])
-    assert seen == [True] * 5 + [False], "three of SGLD, one of the samples, one of the batch; then, stepped, the answer"
+    assert seen == [True] * 5 + [False], (
+        "three of SGLD, one of the samples, one of the batch; then, stepped, the answer"
+    )
     expected = textbook_tea(net, stream, **SMALL)[-1]
     golden.assert_gradients(model, expected.gradients)
 
@@ -352,7 +355,7 @@ def test_reset_forgets_the_replay_buffer() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"conditional": True, "clip": True}, {"statistics": "moving"}], ids=str)
-def test_saving_and_restoring_is_bit_exact(options: dict[str, Any], tmp_path: Any) -> None:
+def test_saving_and_restoring_is_bit_exact(options: dict[str, Any], tmp_path: Path) -> None:
     net = golden.net()
     golden.resume_equals(
         lambda: cretta.adapt(net, "tea", **SMALL, **options), golden.stream(), 2, tmp_path / "state.safetensors"
@@ -360,13 +363,13 @@ def test_saving_and_restoring_is_bit_exact(options: dict[str, Any], tmp_path: An
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_restored_samples_are_where_the_model_is(tmp_path: Any) -> None:
+def test_restored_samples_are_where_the_model_is(tmp_path: Path) -> None:
     net, stream = golden.net().cuda(), [x.cuda() for x in golden.stream()]
     golden.resume_equals(lambda: cretta.adapt(net, "tea", **SMALL), stream, 2, tmp_path / "state.safetensors")
 
 
 @pytest.mark.parametrize("replay", [10, 80])
-def test_a_state_with_a_replay_buffer_of_another_size(replay: int, tmp_path: Any) -> None:
+def test_a_state_with_a_replay_buffer_of_another_size(replay: int, tmp_path: Path) -> None:
     """Refused, or taken up and gone on with; not an index out of range at the next batch."""
     net, x = golden.net(), golden.stream((64,))[0]
     model = cretta.adapt(net, "tea", **SMALL)
@@ -515,7 +518,12 @@ def test_defaults_and_presets() -> None:
     assert group["kind"] is torch.optim.Adam
     assert (group["lr"], group["betas"], group["weight_decay"]) == (1e-3, (0.9, 0.999), 0.0)
     facts = model.facts
-    assert (facts.updates, facts.statistics, facts.source_data, facts.logits) == ("norm affine", "batch", False, "after")
+    assert (facts.updates, facts.statistics, facts.source_data, facts.logits) == (
+        "norm affine",
+        "batch",
+        False,
+        "after",
+    )
     rates = {p: cretta.adapt(golden.net(), "tea", preset=p).options.lr for p in model.presets}
     assert rates == {"cifar10": 1e-3, "cifar100": 1e-5, "tiny_imagenet": 1e-4, "pacs": 1e-3}
     pacs = cretta.adapt(golden.net(), "tea", preset="pacs").options
@@ -570,7 +578,9 @@ KEEPING: dict[str, dict[str, Any]] = {
 """Options that let every batch be learned from; they change no pass."""
 
 
-@pytest.mark.parametrize("method", [n for n in cretta.methods.names() if cretta.methods.get(n).__module__[:7] == "cretta."])
+@pytest.mark.parametrize(
+    "method", [n for n in cretta.methods.names() if cretta.methods.get(n).__module__[:7] == "cretta."]
+)
 def test_the_passes_of_a_batch_are_as_declared(method: str) -> None:
     """Once source samples have been seen, and what is kept of them is known."""
     buffer = cretta.SourceBuffer(textbook.source_images(24), augment="none")
