@@ -60,7 +60,7 @@ def integer(default: int, description: str, *, at_least: int, at_most: int = 2**
     """A whole number within bounds."""
 
     def check(value: Any) -> int:
-        given = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+        given = None if isinstance(value, bool) or not isinstance(value, numbers.Integral) else int(value)
         if given is None or not at_least <= given <= at_most:
             upper = f" and at most {at_most}" if given is not None and given > at_most else ""
             raise ValueError(f"a whole number, at least {at_least}{upper}")

