@@ -7,7 +7,7 @@ import inspect
 import json
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cretta.buffer import SourceBuffer
 
 
+NO_NORM = "no normalisation layer with learnable γ and β"
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
 
 
@@ -118,7 +119,7 @@ class Adapter(Learner, Generic[OptionsT]):
             names = norm_parameter_names(self.net, self.options.skip)
         if not names:
             raise ModelError(
-                f"{type(self.net).__name__} has no normalisation layer with learnable γ and β"
+                f"{type(self.net).__name__} has {'no parameter' if self.facts.updates == 'all' else NO_NORM}"
                 f"{' outside ' + repr(self.options.skip) if self.options.skip else ''}, and {self.name} updates "
                 "nothing else. Needed is BatchNorm, GroupNorm, LayerNorm, InstanceNorm or RMSNorm with affine "
                 "parameters; cretta.adapt(net, 'source') predicts with any model."
@@ -157,21 +158,21 @@ class Adapter(Learner, Generic[OptionsT]):
         with self._alone():
             x = self._usable(x)
             self._undo.clear()
+            if self.options.episodic:
+                self.load(self.initial)
             ways_back = [self.mark()] + ([self._watch.mark()] if self._watch is not None else [])
             try:
-                if self.options.episodic:
-                    self.load(self.initial)
-                logits, self.last = self._follow(x)
+                logits, self.last = self._follow(x, ways_back[0])
             except BaseException:
                 for back in ways_back:
                     back()
                 raise
             return logits
 
-    def _follow(self, x: Tensor) -> tuple[Tensor, Record]:
+    def _follow(self, x: Tensor, back: Callable[[], None]) -> tuple[Tensor, Record]:
         watch = self._watch if self.optimizer is not None else None
         before = self.state() if watch is not None and watch.due else None
-        objective, updates, reason = self._learn(x)
+        objective, updates, reason = self._learn(x, back)
         # An update left out makes "after" the same as "before".
         late = updates > 0 and not reason and self.logits_from == "after"
         logits = self.answer(x) if late else objective.logits.detach()
@@ -188,13 +189,14 @@ class Adapter(Learner, Generic[OptionsT]):
         adapted = updates > 0 and not undone
         return logits, Record(len(x), adapted, bool(reason), reason or objective.reason, noticed, values)
 
-    def _learn(self, x: Tensor) -> tuple[Objective, int, str]:
+    def _learn(self, x: Tensor, back: Callable[[], None]) -> tuple[Objective, int, str]:
         """The last step's objective, how many steps were taken, and why one was left out."""
         if self.optimizer is None:
             with torch.no_grad():
                 return self.objective(x), 0, ""
         for step in range(self.options.steps):
-            back = self.mark()
+            if step > 0:
+                back = self.mark()
             with torch.enable_grad():
                 objective = self.objective(x)
                 reason = self.update(x, objective)

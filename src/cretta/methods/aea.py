@@ -31,7 +31,8 @@ class AEA(Adapter[AEAOptions]):
 
     L = mean H + λ2 · mean softplus(E - Ē_low) + λ3 · mean over {p_max ≥ τ} of exp(p_max - τ) · (1 - cos(z, (W Wᵀ)[ŷ])),
     Ē_low the mean energy of the least-energy half and exp(p_max - τ) without gradient, W the last linear layer's
-    weight. A batch without a confident sample has no similarity term; the others stay.
+    weight. A batch without a confident sample has no similarity term; the others stay. W is that of the last
+    ``nn.Linear`` in the network's order; where that is not the one that makes the logits, name it by ``classifier``.
     """
 
     name = "aea"

@@ -52,6 +52,8 @@ class ETA(Adapter[ETAOptions]):
     presets = {  # noqa: RUF012  (read-only by its type in Adapter)
         "paper": PAPER,
         "tuned": {"entropy_margin": None, "redundancy_margin": None},
+        "cifar100": {"lr": 1e-4},
+        "tiny_imagenet": {"lr": 1e-4},
         "imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "momentum": 0.9},
     }
     option_type = ETAOptions
@@ -135,14 +137,15 @@ class EATA(ETA):
     def _information(self, x: Tensor) -> list[Tensor]:
         """F at the source parameters, wherever the parameters are now."""
         assert isinstance(self.buffer, SourceBuffer)
-        count = min(self.options.fisher_samples, len(self.buffer))
+        plain = self.buffer.with_augment("none")
+        count = min(self.options.fisher_samples, len(plain))
         starts = list(range(0, count, self.options.fisher_batch))
         if len(starts) > 1 and count - starts[-1] == 1:
             starts.pop()  # a single sample has no statistics of its own
         with self.parameters.at(self.source_parameters):
             squares = [torch.zeros_like(flat) for flat in self.parameters.flat]
             for start in starts:
-                images = self.buffer.batch(start, min(self.options.fisher_batch, count - start), like=x)
+                images = plain.batch(start, min(self.options.fisher_batch, count - start), like=x)
                 logits = self.model(images, role="source")
                 self.backward(F.cross_entropy(logits, logits.detach().argmax(-1)))
                 for square, gradient in zip(squares, self.parameters.gradients(), strict=True):

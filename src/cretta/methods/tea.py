@@ -74,6 +74,11 @@ class TEA(Adapter[TEAOptions]):
         index, samples = self._drawn
         if not reason:
             kept = self.memory["samples"]
+            order = torch.arange(len(index), device=index.device)
+            last = torch.zeros(len(kept), dtype=torch.long, device=index.device)
+            # Of several samples that started from one entry the last is kept; torch would leave it to chance.
+            chosen = last.scatter_reduce_(0, index, order, "amax")[index] == order
+            index, samples = index[chosen], samples[chosen]
             old = kept[index]
             kept[index] = samples
             self.wrote(lambda: kept.index_copy_(0, index, old))

@@ -16,6 +16,7 @@ class Tent(Adapter):
     )
     presets = {  # noqa: RUF012  (read-only by its type in Adapter)
         "cifar10": {"lr": 1e-3},
+        "tiny_imagenet": {"lr": 1e-4},
         "imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "momentum": 0.9},
     }
 
