@@ -312,3 +312,14 @@ def reset_equals(model: AnyAdapter, batches: Sequence[Tensor]) -> None:
     for x, logits in zip(batches, before, strict=True):
         assert torch.equal(model(x), logits)
     textbook.assert_bits(everything(model), later)
+
+
+def assert_run(model: AnyAdapter, stream: Sequence[Tensor], expected: Sequence[Step]) -> None:
+    """Every batch adapted, with the loss, logits, gradients and parameters of the textbook."""
+    for x, step in zip(stream, expected, strict=True):
+        logits = model(x)
+        assert step.loss is not None
+        assert_adapted(model, step.loss)
+        assert_logits(logits, step.logits)
+        assert_gradients(model, step.gradients)
+        assert_parameters(model, step.theta)

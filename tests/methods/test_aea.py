@@ -66,16 +66,6 @@ def textbook_aea(
     return run
 
 
-def assert_run(model: golden.AnyAdapter, stream: Sequence[Tensor], expected: Sequence[golden.Step]) -> None:
-    for x, step in zip(stream, expected, strict=True):
-        logits = model(x)
-        assert step.loss is not None
-        golden.assert_adapted(model, step.loss)
-        golden.assert_logits(logits, step.logits)
-        golden.assert_gradients(model, step.gradients)
-        golden.assert_parameters(model, step.theta)
-
-
 CASES: dict[str, tuple[float, dict[str, Any], list[str]]] = {
     "defaults, now and then": (1.0, {}, ["some", "none", "none", "none"]),
     "confident": (6.0, {}, ["some", "some", "some", "some"]),
@@ -97,13 +87,13 @@ def test_equals_the_textbook(name: str) -> None:
     net, stream = golden.net(confidence), golden.stream()
     expected = textbook_aea(net, stream, **options)
     assert golden.kinds(expected) == kinds
-    assert_run(cretta.adapt(net, "aea", **options), stream, expected)
+    golden.assert_run(cretta.adapt(net, "aea", **options), stream, expected)
 
 
 def test_batches_of_odd_sizes() -> None:
     """The low half of five are three; of one, the one."""
     net, stream = golden.net(3.0), golden.stream((5, 7, 1, 3, 2))
-    assert_run(cretta.adapt(net, "aea", lr=1e-2), stream, textbook_aea(net, stream, lr=1e-2))
+    golden.assert_run(cretta.adapt(net, "aea", lr=1e-2), stream, textbook_aea(net, stream, lr=1e-2))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +216,7 @@ def test_the_classifier_is_the_last_linear_layer_or_the_one_named(
     W = net.head.get_parameter("weight").detach().flatten(1)
     expected = textbook_aea(net, stream, weight=W, threshold=0.6)
     assert all(step.kept > 0 for step in expected)
-    assert_run(cretta.adapt(net, "aea", threshold=0.6, **options), stream, expected)
+    golden.assert_run(cretta.adapt(net, "aea", threshold=0.6, **options), stream, expected)
 
 
 def test_which_layer_is_taken_matters() -> None:
@@ -234,8 +224,8 @@ def test_which_layer_is_taken_matters() -> None:
     net, stream = headed(extra=textbook.CLASSES), golden.stream()
     other = net.auxiliary.weight.detach()
     expected = textbook_aea(net, stream, weight=other, threshold=0.6)
-    assert_run(cretta.adapt(net, "aea", threshold=0.6), stream, expected)
-    assert_run(cretta.adapt(net, "aea", threshold=0.6, classifier="auxiliary"), stream, expected)
+    golden.assert_run(cretta.adapt(net, "aea", threshold=0.6), stream, expected)
+    golden.assert_run(cretta.adapt(net, "aea", threshold=0.6, classifier="auxiliary"), stream, expected)
     right = textbook_aea(net, stream, weight=net.head.get_parameter("weight").detach(), threshold=0.6)
     assert expected[0].loss is not None
     assert abs(expected[0].loss - (right[0].loss or 0)) > 1e-3

@@ -50,16 +50,6 @@ def textbook_shot(
     return run
 
 
-def assert_run(model: golden.AnyAdapter, stream: Sequence[Tensor], expected: Sequence[golden.Step]) -> None:
-    for x, step in zip(stream, expected, strict=True):
-        logits = model(x)
-        assert step.loss is not None
-        golden.assert_adapted(model, step.loss)
-        golden.assert_logits(logits, step.logits)
-        golden.assert_gradients(model, step.gradients)
-        golden.assert_parameters(model, step.theta)
-
-
 CASES: dict[str, tuple[float, dict[str, Any], list[str]]] = {
     "defaults": (1.0, {}, ["some", "some", "some", "some"]),
     "all sure": (1.0, {"lr": 1e-2, "threshold": 0.0}, ["all", "all", "all", "all"]),
@@ -77,13 +67,13 @@ def test_equals_the_textbook(name: str) -> None:
     net, stream = golden.net(confidence), golden.stream()
     expected = textbook_shot(net, stream, **options)
     assert golden.kinds(expected) == kinds
-    assert_run(cretta.adapt(net, "shot", **options), stream, expected)
+    golden.assert_run(cretta.adapt(net, "shot", **options), stream, expected)
 
 
 @pytest.mark.parametrize("confidence", [0.2, 1.0, 8.0])
 def test_shot_im_equals_the_textbook(confidence: float) -> None:
     net, stream = golden.net(confidence), golden.stream((8, 5, 1, 8))
-    assert_run(cretta.adapt(net, "shot_im", lr=1e-2), stream, textbook_shot(net, stream, lr=1e-2, pseudo=0.0))
+    golden.assert_run(cretta.adapt(net, "shot_im", lr=1e-2), stream, textbook_shot(net, stream, lr=1e-2, pseudo=0.0))
 
 
 def test_shot_without_pseudo_labels_is_shot_im() -> None:
