@@ -52,6 +52,8 @@ class Adapter(Learner, Generic[OptionsT]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if cls.__doc__ and "facts" in vars(cls):
+            cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{cls.facts}"
         keywords = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
             for f in dataclasses.fields(cls.option_type)

@@ -35,6 +35,12 @@ class Facts:
     backwards: int = 0
     """Passes back, likewise."""
 
+    def __str__(self) -> str:
+        return (
+            f"Updates: {self.updates}. Statistics: {self.statistics}. Source data: {'yes' if self.source_data else 'no'}. "
+            f"Logits: from {self.logits} the update. Passes a batch: {self.forwards} forwards, {self.backwards} back."
+        )
+
 
 @dataclasses.dataclass
 class Objective:

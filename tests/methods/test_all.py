@@ -202,6 +202,9 @@ def test_facts_are_stated_and_options_documented(name: str) -> None:
     method = cretta.methods.get(name)
     assert method.name == name
     assert method.__doc__
+    assert method.__doc__.endswith(str(method.facts))
+    assert f"Updates: {method.facts.updates}. " in method.__doc__
+    assert f"Logits: from {method.facts.logits} the update." in method.__doc__
     assert (method.facts.backwards > 0) == (name in LEARNING)
     for preset in method.presets:
         make(name, preset=preset)
