@@ -743,13 +743,15 @@ def moody_net() -> Moody:
 @pytest.mark.parametrize("late", [False, True], ids=["while learning", "while answering"])
 @pytest.mark.parametrize(
     ("options", "forwards"),
-    [({}, 4), ({"weighting": "uniform"}, 3), ({"statistics": "moving"}, 4), ({"statistics": "moving", "steps": 2}, 7)],
+    [({}, 4), ({"weighting": "uniform"}, 3), ({"statistics": "moving"}, 4), ({"statistics": "moving", "steps": 2}, 6)],
     ids=str,
 )
 def test_a_network_that_fails_midway_leaves_everything_as_it_was(
     options: dict[str, Any], forwards: int, late: bool
 ) -> None:
     """As when memory runs out: at φ's forward, at θ's on target or source, or at the answer after the step.
+
+    φ sees the target once, however many steps there are.
 
     A batch that raised can then be given again.
     """

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -830,7 +831,7 @@ def test_files_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="not saved by cretta"):
         SourceBuffer.load(path)
     adapt(Net(), "tent").save(path)
-    with pytest.raises(StateError, match="holds 'adapter state', not a source buffer"):
+    with pytest.raises(StateError, match="holds 'state of an adapter', not a source buffer"):
         SourceBuffer.load(path)
 
 
@@ -970,3 +971,43 @@ def test_kept_augmentations_are_the_same_in_another_process(elsewhere: dict[str,
     here = SourceBuffer(pixels(100), augment="cifar100", seed=3)
     here.batch(70, 3)
     assert hashlib.sha256(here.batch(0, 100).numpy().tobytes()).hexdigest() == elsewhere["hash"]
+
+
+# What people pass by mistake
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        ([{"image": ARRAYS[0], "label": 1}] * 3, r"dicts with \['image', 'label'\].*pairs"),
+        ([(ARRAYS[0], "cat"), (ARRAYS[1], "dog")], r"'cat'.*number them"),
+        ([(ARRAYS[0], None), (ARRAYS[1], None)], r"None.*no class numbers"),
+        ([(ARRAYS[0], 0.5), (ARRAYS[1], 1.5)], r"0\.5.*no class numbers"),
+        ([(ARRAYS[0], [0, 1]), (ARRAYS[1], [1, 0])], r"argmax"),
+        ([("a.png", 0), ("b.png", 1)], r"image is str"),
+        (iter([1, 2]), r"list_iterator.*put into a list"),
+        (None, r"NoneType"),
+    ],
+    ids=["dicts", "names", "none", "fractions", "one-hot", "paths", "iterator", "nothing"],
+)
+def test_datasets_that_cannot_be_sampled(dataset: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        SourceBuffer.sample(dataset, 2)
+
+
+def test_labels_of_a_subset_are_read_without_its_images() -> None:
+    source = Targets(of_pictures(), "targets")
+    buffer = SourceBuffer.sample(Subset(source, range(30)), 6)  # type: ignore[arg-type]
+    assert source.asked == 6
+    assert buffer.labels is not None
+
+
+def test_threads_share_a_buffer_and_get_what_one_would() -> None:
+    expected = SourceBuffer(pixels(200), augment="rotate").batch(0, 200)
+    state = torch.get_rng_state()
+    for _ in range(5):
+        buffer = SourceBuffer(pixels(200), augment="rotate")
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(buffer.batch, range(0, 200, 50), [50] * 4))
+        assert torch.equal(torch.cat(found), expected)
+    assert torch.equal(torch.get_rng_state(), state)

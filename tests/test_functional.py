@@ -351,3 +351,12 @@ def test_cycling_passes_gradients_to_every_use() -> None:
 def test_unknown_pairs_are_refused() -> None:
     with pytest.raises(OptionError, match=r"'all'.*'one_to_one' and 'cartesian'"):
         F.pair(torch.zeros(2), torch.zeros(2), "all")
+
+
+def test_a_class_that_is_ruled_out_counts_for_nothing() -> None:
+    logits = torch.tensor([[1.0, 2.0, -torch.inf]], requires_grad=True)
+    found = F.entropy(logits)
+    torch.testing.assert_close(found, F.entropy(torch.tensor([[1.0, 2.0]])))
+    found.sum().backward()
+    assert logits.grad is not None
+    assert torch.isfinite(logits.grad).all()

@@ -183,9 +183,44 @@ def test_other_errors_of_the_network_come_through() -> None:
 
     with pytest.raises(RuntimeError, match="the user's own"):
         classifier(Broken())(torch.zeros(2, 3))
+
+
+def test_batches_that_the_first_convolution_cannot_take_are_explained() -> None:
     model = classifier(textbook.small_net())
-    with pytest.raises(RuntimeError, match="channels"):
+    with pytest.raises(BatchError, match=r"\(2, 1, 8, 8\).*wants 3 channels"):
         model(torch.zeros(2, 1, 8, 8))
+    with pytest.raises(BatchError, match=r"\(2, 8, 8, 3\).*x\.permute\(0, 3, 1, 2\)"):
+        model(torch.zeros(2, 8, 8, 3))
+    with pytest.raises(BatchError, match=r"torch\.uint8.*torch\.float32.*x\.float\(\) / 255"):
+        model(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
+    with pytest.raises(BatchError, match=r"torch\.float64.*x\.to\(torch\.float32\)"):
+        model(torch.zeros(2, 3, 8, 8, dtype=torch.float64))
+
+
+def test_probabilities_and_single_numbers_are_no_logits() -> None:
+    net = nn.Sequential(textbook.small_net(), nn.Softmax(1))
+    with pytest.raises(ModelError, match=r"probabilities.*before the softmax"):
+        classifier(net)(textbook.batches((4,))[0])
+    with pytest.raises(ModelError, match="at least two classes"):
+        classifier(nn.Linear(3, 1))(torch.zeros(4, 3))
+
+
+def test_a_network_that_flattens_by_view_takes_channels_last_batches() -> None:
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.fc = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4 * 36, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.fc(self.norm(self.conv(x)).view(len(x), -1))
+            return logits
+
+    torch.manual_seed(0)
+    model, (x,) = classifier(Viewing()), textbook.batches((4,))
+    expected = model(x)
+    for _ in range(2):
+        found = model(x.contiguous(memory_format=torch.channels_last))
+        torch.testing.assert_close(found, expected)
 
 
 def test_the_role_does_not_outlast_the_call() -> None:

@@ -10,13 +10,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
 from cretta import states
+from cretta.buffer import SourceBuffer
 from cretta.errors import BatchError, BusyError, ModelError, OptionError, StateError
 from cretta.functional import energy
 from cretta.guard import Watch
@@ -25,10 +26,6 @@ from cretta.method import Facts, Objective, Options, Record
 from cretta.network import Classifier, FlatParameters, share
 from cretta.norm import NormStatistics, StreamAverage, norm_parameter_names, under
 from cretta.options import unknown
-
-if TYPE_CHECKING:
-    from cretta.buffer import SourceBuffer
-
 
 NO_NORM = "no normalisation layer with learnable γ and β"
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
@@ -53,7 +50,9 @@ class Adapter(Learner, Generic[OptionsT]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.__doc__ and "facts" in vars(cls):
-            cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{cls.facts}"
+            presets = "".join(f"\n{name}: {dict(values)}" for name, values in cls.presets.items())
+            options = f"Options:\n\n{cls.option_type.describe()}" + (f"\n\nPresets:\n{presets}" if presets else "")
+            cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{options}\n\n{cls.facts}"
         keywords = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
             for f in dataclasses.fields(cls.option_type)
@@ -77,13 +76,16 @@ class Adapter(Learner, Generic[OptionsT]):
             raise OptionError(
                 f"{type(self).__name__} is no method; use cretta.adapt(net, 'cretta', …), or a method's class."
             )
-        if preset is not None and preset not in self.presets:
-            raise unknown(f"preset of {self.name}", preset, self.presets)
+        if buffer is not None and not isinstance(buffer, SourceBuffer):
+            raise OptionError(
+                f"buffer is {type(buffer).__name__}; needed is a cretta.SourceBuffer, as "
+                "SourceBuffer.sample(training_set) or SourceBuffer(images) make it, or None."
+            )
+        if preset is not None and (not isinstance(preset, str) or preset not in self.presets):
+            raise unknown(f"preset of {self.name}", str(preset), self.presets)
         self.options: OptionsT = self.option_type.make(self.name, self.presets[preset] if preset else {}, options)  # type: ignore[assignment]
-        modules = {name for name, _ in net.named_modules()} | {name for name, _ in net.named_parameters()}
-        for layer in options.get("skip", ()) and self.options.skip:
-            if layer not in modules:
-                raise unknown("layer in skip=", layer, (name for name in modules if name))
+        if "skip" in options:
+            self._check_skip(net)
         self.buffer = buffer
         self.net: nn.Module = getattr(net, "_orig_mod", net)  # under torch.compile lies the module itself
         self.statistics = self.options.statistics or self.facts.statistics
@@ -98,6 +100,13 @@ class Adapter(Learner, Generic[OptionsT]):
             self.initial = self.state()
             """The state before the first batch."""
         self._watch = Watch(self.options.guard) if self.options.guard else None
+
+    def _check_skip(self, net: nn.Module) -> None:
+        """A preset's names may not be there; those a user gives should."""
+        names = {name for name, _ in [*net.named_modules(), *net.named_parameters()] if name}
+        for layer in self.options.skip:
+            if layer not in names:
+                raise unknown("layer in skip=", layer, names)
 
     def _build(self) -> None:
         learning = self._learning_names()
@@ -183,7 +192,7 @@ class Adapter(Learner, Generic[OptionsT]):
         noticed, undone = "", False
         if watch is not None:
             # Logits from before the update speak of the state before it.
-            judged = before if not late else self.state() if before is not None else None
+            judged = self.state() if before is not None and late else before
             logits, noticed, undone = watch.over(self, x, logits, reference, judged)
         values = {"energy": energy(logits, self.options.temperature).mean(), **objective.notes}
         if objective.loss is not None:
@@ -241,7 +250,7 @@ class Adapter(Learner, Generic[OptionsT]):
     def restore(self, path: str | Path) -> None:
         """Takes up a state that :meth:`save` wrote for the same method and source model."""
         with self._alone():
-            state, saved = states.read(path, "adapter state")
+            state, saved = states.read(path, "state of an adapter")
             here = self._description()
             for key, what in (("method", "the method"), ("source", "the source model"), ("buffer", "the buffer")):
                 if saved.get(key) != here[key]:
@@ -268,7 +277,7 @@ class Adapter(Learner, Generic[OptionsT]):
 
     def __repr__(self) -> str:
         defaults = {f.name: f.default for f in dataclasses.fields(self.options)}
-        given = [f"{k}={v!r}" for k, v in dataclasses.asdict(self.options).items() if v != defaults[k]]
+        given = [f"{k}={v!r}" for k, v in vars(self.options).items() if v != defaults[k]]
         return f"{type(self).__name__}({', '.join([type(self.net).__name__, *given])})"
 
     # What methods and the guard use.
@@ -297,7 +306,7 @@ class Adapter(Learner, Generic[OptionsT]):
             )
         options = {**dataclasses.asdict(self.options), "statistics": self.statistics}
         return {
-            "kind": "adapter state",
+            "kind": "state of an adapter",
             "method": self.name,
             "source": self._net_fingerprint,
             "buffer": self.buffer.fingerprint if self.buffer is not None and self.facts.source_data else None,
@@ -321,7 +330,10 @@ class Adapter(Learner, Generic[OptionsT]):
 
     def _usable(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor):
-            raise BatchError(f"a batch must be a torch.Tensor, not {type(x).__name__}.")
+            raise BatchError(
+                f"a batch must be a torch.Tensor, not {type(x).__name__}; convert an array with "
+                "torch.from_numpy(array), stack a list of tensors with torch.stack(images)."
+            )
         if x.dim() < 2:
             raise BatchError(f"a batch of shape {tuple(x.shape)} has no batch dimension; add it with x.unsqueeze(0).")
         if x.numel() == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 
 import torch
@@ -15,6 +16,8 @@ Augmentation = Callable[[Tensor], Tensor]
 """Takes and returns a float batch (B, C, H, W)."""
 
 AUGMENTATIONS = ("none", "rotate", "cifar100")
+LOCK = threading.RLock()
+"""Held by whoever uses the global generator, or fills what a buffer keeps: a buffer may serve several threads."""
 ROTATION = 15.0
 """Degrees. The paper names its transformations and their probabilities, not their strengths."""
 
@@ -50,14 +53,15 @@ def by_name(name: str, height: int, width: int) -> Augmentation | None:
 def apply(augmentation: Augmentation, images: Tensor, *seed: int) -> Tensor:
     """Augments with random numbers that depend on ``seed`` alone; the global generator stays as it was."""
     digest = hashlib.sha256(repr(seed).encode()).digest()
-    state = torch.default_generator.get_state()
-    try:
-        # kornia draws from the global CPU generator. torch.manual_seed would also touch every GPU's.
-        torch.default_generator.manual_seed(int.from_bytes(digest[:7], "big"))
-        with torch.no_grad():
-            augmented = augmentation(images)
-    finally:
-        torch.default_generator.set_state(state)
+    with LOCK:
+        state = torch.default_generator.get_state()
+        try:
+            # kornia draws from the global CPU generator. torch.manual_seed would also touch every GPU's.
+            torch.default_generator.manual_seed(int.from_bytes(digest[:7], "big"))
+            with torch.no_grad():
+                augmented = augmentation(images)
+        finally:
+            torch.default_generator.set_state(state)
     if not isinstance(augmented, Tensor) or augmented.shape != images.shape:
         what = tuple(augmented.shape) if isinstance(augmented, Tensor) else type(augmented).__name__
         raise OptionError(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from rich.progress import track
 from torch import Tensor, nn
+from torch.utils.data import Subset
 
 from cretta import augment as augmentations
 from cretta import states
@@ -35,10 +36,10 @@ class Dataset(Protocol):
 class SourceBuffer:
     """Source images for methods that compare with them.
 
-    ``images`` are what the network takes: (N, C, H, W) tensors, or uint8 (N, H, W, C) arrays. Values k/255 in
-    [0, 1] are stored as uint8 without loss, others as they are. ``augment`` is "none", "rotate", "cifar100" or a
-    callable on float batches; each image is augmented once and kept, or afresh at every use with ``renew=True``.
-    Which images come next is the reader's affair: a buffer may serve many adapters.
+    ``images`` are what the network takes: (N, C, H, W) tensors, or uint8 (N, H, W, C) arrays. Bytes reach the network
+    as floats in [0, 1]. Values k/255 are stored as bytes without loss, others as they are. ``augment`` is "none",
+    "rotate", "cifar100" or a callable on float batches; each image is augmented once and kept, or afresh at every use
+    with ``renew=True``. Which images come next is the reader's affair: a buffer may serve many adapters.
 
     >>> buffer = SourceBuffer(torch.zeros(3, 1, 4, 4), augment="none")
     >>> buffer.batch(2, 5).shape
@@ -113,9 +114,10 @@ class SourceBuffer:
             raise OptionError(f"select={select!r}: allowed are {', '.join(map(repr, SELECT))}.")
         if select != "random" and model is None:
             raise OptionError(f"select={select!r} asks the source model; pass model=net.")
+        _check_dataset(dataset)
         total = _count(size, len(dataset))
         generator = np.random.default_rng(seed)
-        labels = _labels(dataset)
+        labels = _labels(dataset, progress)
         order = generator.permutation(len(dataset))
         if select != "random":
             assert model is not None
@@ -150,7 +152,8 @@ class SourceBuffer:
             images = _floats(self.images[index].to(device), dtype)
             images = augmentations.apply(self._augmentation, images, self.seed, 1, draw)
         else:
-            images = _floats(self._augmented(index).to(device), dtype)
+            with augmentations.LOCK:
+                images = _floats(self._augmented(index).to(device), dtype)
         if like is None:
             return images
         channels_last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
@@ -263,7 +266,12 @@ def _floats(images: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _whole(labels: Tensor | Sequence[int] | np.ndarray[Any, Any], count: int) -> Tensor:
-    found = torch.as_tensor(labels)
+    try:
+        found = torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as wrong:
+        raise OptionError(
+            f"labels cannot be read as numbers ({wrong}); needed is a class number for each image."
+        ) from wrong
     if found.is_floating_point() or found.is_complex() or found.shape != (count,):
         raise OptionError(
             f"labels have shape {tuple(found.shape)} and type {found.dtype} for {count} images; needed are whole "
@@ -284,17 +292,43 @@ def _count(size: float, available: int) -> int:
     return total
 
 
-def _labels(dataset: Dataset) -> np.ndarray[Any, Any] | None:
+def _check_dataset(dataset: Any) -> None:
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")) or isinstance(dataset, dict | str):
+        raise OptionError(
+            f"dataset is {type(dataset).__name__}; needed is something with a length and numbered items, (image, "
+            "label) or images alone. A DataLoader has its .dataset; what only iterates, put into a list."
+        )
+
+
+def _labels(dataset: Dataset, progress: bool) -> np.ndarray[Any, Any] | None:
     """Labels without decoding images where the dataset offers them, else item by item."""
+    offered = _offered_labels(dataset.dataset if isinstance(dataset, Subset) else dataset)
+    if offered is not None:
+        return np.asarray(offered[dataset.indices] if isinstance(dataset, Subset) else offered)
+    if len(dataset) == 0 or not isinstance(dataset[0], tuple | list) or len(dataset[0]) < 2:
+        return None
+    return _integers([dataset[i][1] for i in track(range(len(dataset)), "reading labels", disable=not progress)])
+
+
+def _offered_labels(dataset: Any) -> np.ndarray[Any, Any] | None:
     tensors = getattr(dataset, "tensors", None)
     candidates = [getattr(dataset, "targets", None), getattr(dataset, "labels", None)]
     candidates.append(tensors[1] if tensors is not None and len(tensors) > 1 else None)
     for labels in candidates:
         if labels is not None and len(labels) == len(dataset):
-            return np.asarray(labels, dtype=np.int64)
-    if len(dataset) == 0 or not isinstance(dataset[0], tuple | list) or len(dataset[0]) < 2:
-        return None
-    return np.asarray([int(dataset[i][1]) for i in range(len(dataset))], dtype=np.int64)
+            return _integers(labels)
+    return None
+
+
+def _integers(labels: Any) -> np.ndarray[Any, Any]:
+    found = np.asarray(labels)
+    if found.dtype.kind not in "iub" or found.ndim != 1:
+        first = found.flat[0] if found.size else None
+        raise OptionError(
+            f"labels such as {first!r} (shape {found.shape}) are no class numbers; needed is one whole number for each "
+            "image. For names, number them; for one-hot rows, take .argmax(1)."
+        )
+    return found.astype(np.int64)
 
 
 def _gather(dataset: Dataset, chosen: np.ndarray[Any, Any], progress: bool) -> Tensor:
@@ -308,12 +342,19 @@ def _gather(dataset: Dataset, chosen: np.ndarray[Any, Any], progress: bool) -> T
 
 
 def _image(item: Any) -> Tensor:
+    if isinstance(item, dict):
+        raise OptionError(
+            f"the dataset's items are dicts with {sorted(map(str, item))}; needed are (image, label) pairs, as in "
+            "[(item['image'], item['label']) for item in dataset]."
+        )
     image = item[0] if isinstance(item, tuple | list) else item
     if isinstance(image, Tensor):
         return image
     if getattr(image, "mode", None) == "P":  # a PIL image whose pixels are numbers of colours
         image = image.convert("RGB")
     array = np.asarray(image)
+    if array.dtype.kind not in "uif" or array.ndim < 1:
+        raise OptionError(f"an item's image is {type(image).__name__}; needed is a tensor, an array or a PIL image.")
     if array.dtype == np.uint8 and array.ndim == 2:
         array = array[..., None]
     return _channels_first(array[None])[0]

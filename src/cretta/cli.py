@@ -76,7 +76,7 @@ def _progress() -> Progress:
 
 def _check_figure_path(path: Path) -> None:
     """Before the work, not after it."""
-    if path.suffix not in FIGURE_FORMATS:
+    if path.suffix.lower() not in FIGURE_FORMATS:
         raise OptionError(f"--output {path}: the name must end in {', '.join(FIGURE_FORMATS)}.")
     if not path.parent.is_dir():
         raise OptionError(f"--output {path}: the folder {path.parent} does not exist; make it first.")

@@ -39,7 +39,9 @@ def entropy(logits: Tensor) -> Tensor:
     tensor([0.6931])
     """
     log_p = F.log_softmax(_at_least_single(logits), dim=-1)
-    return -(log_p.exp() * log_p).sum(dim=-1)
+    p = log_p.exp()
+    # 0 · log 0 is 0, for a class ruled out by a logit of -inf too.
+    return -(p * log_p.masked_fill(p == 0, 0)).sum(dim=-1)
 
 
 def pair(target: Tensor, source: Tensor, how: str = "one_to_one") -> tuple[Tensor, Tensor]:

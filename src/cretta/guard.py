@@ -105,7 +105,7 @@ class Watch:
     def _trouble(self, logits: Tensor, reference: Tensor) -> tuple[str, str]:
         """What is wrong over the window, and in this batch by itself."""
         if not bool(torch.isfinite(logits).all()):
-            return ("predictions are not finite",) * 2
+            return "predictions are not finite", "predictions are not finite"
         energies, references = energy(logits), energy(reference)
         moments = torch.stack([energies.mean(), references.mean(), references.square().mean()])
         now = torch.cat([logits.softmax(-1).mean(0), reference.softmax(-1).mean(0), moments]).double()

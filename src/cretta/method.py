@@ -36,8 +36,9 @@ class Facts:
     """Passes back, likewise."""
 
     def __str__(self) -> str:
+        source_data = "yes" if self.source_data else "no"
         return (
-            f"Updates: {self.updates}. Statistics: {self.statistics}. Source data: {'yes' if self.source_data else 'no'}. "
+            f"Updates: {self.updates}. Statistics: {self.statistics}. Source data: {source_data}. "
             f"Logits: from {self.logits} the update. Passes a batch: {self.forwards} forwards, {self.backwards} back."
         )
 
@@ -68,6 +69,12 @@ class Record:
     guard: str = ""
     """What the guard noticed and did, if anything."""
     values: Mapping[str, Tensor] = dataclasses.field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        told = [f"size={self.size}", f"adapted={self.adapted}", f"skipped={self.skipped}"]
+        told += [f"{name}={text!r}" for name, text in (("reason", self.reason), ("guard", self.guard)) if text]
+        told += [f"{name}={float(value):.4g}" for name, value in self.values.items()]
+        return f"Record({', '.join(told)})"
 
     def __getitem__(self, name: str) -> float | None:
         value = self.values.get(name)
@@ -113,7 +120,7 @@ class Options(OptionSet):
     nesterov: bool = flag(False, "Nesterov momentum, for SGD")
     weight_decay: float = number(0.0, "weight decay", at_least=0)
     steps: int = integer(1, "updates for each batch", at_least=1)
-    episodic: bool = flag(False, "forget everything before each batch")
+    episodic: bool = flag(False, "forget everything before each batch, the place in the buffer too")
     statistics: str | None = choice(None, "what BatchNorm normalises with; None is the method's own", among=STATISTICS)
     batch_weight: float = number(0.1, "the batch's share α in 'mixture' and 'moving'", above=0, at_most=1)
     predict: str | None = choice(

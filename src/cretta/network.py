@@ -73,19 +73,50 @@ class Classifier:
     def __init__(self, module: nn.Module, statistics: NormStatistics) -> None:
         self.module = module
         self.statistics = statistics
+        self._contiguous = False
+        self._looked_at = False
 
     def __call__(self, x: Tensor, role: Role = "target") -> Tensor:
         """Logits of ``x``, a batch of the target stream or of source samples."""
         self.statistics.role = role
         try:
-            return logits_of(self.module(x), len(x))
+            logits = self._answer(x)
         except (ValueError, RuntimeError) as wrong:
+            if isinstance(wrong, ModelError):
+                raise
             explained = self._explain(x, str(wrong))
             if explained is None:
                 raise
             raise explained from wrong
         finally:
             self.statistics.role = "target"
+        if not self._looked_at:
+            self._look_at(logits.detach())
+        return logits
+
+    def _answer(self, x: Tensor) -> Tensor:
+        if self._contiguous:
+            return logits_of(self.module(x.contiguous()), len(x))
+        try:
+            return logits_of(self.module(x), len(x))
+        except RuntimeError as wrong:
+            if "view size is not compatible" not in str(wrong) or x.is_contiguous():
+                raise
+            # A network that flattens by .view() cannot take channels-last; it will not learn to.
+            self._contiguous = True
+            return self._answer(x)
+
+    def _look_at(self, logits: Tensor) -> None:
+        """Once: whether these can be logits at all."""
+        if logits.shape[1] < 2:
+            raise ModelError(
+                "the network returns one number for each sample; needed are logits of at least two classes."
+            )
+        if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
+            raise ModelError(
+                "the network returns probabilities (rows that sum to 1); needed are logits, from before the softmax."
+            )
+        self._looked_at = True
 
     def _explain(self, x: Tensor, message: str) -> BatchError | None:
         if "more than 1 value per channel" in message:
@@ -94,10 +125,25 @@ class Classifier:
                 "statistics='mixture', 'moving' or 'running', or larger batches."
             )
         convolution = next((m for m in self.module.modules() if isinstance(m, _ConvNd)), None)
-        if convolution is not None and x.dim() != convolution.weight.dim():
+        if convolution is None:
+            return None
+        wanted, channels = convolution.weight, convolution.in_channels
+        if x.dim() != wanted.dim():
             return BatchError(
-                f"the network cannot take a batch of shape {tuple(x.shape)}: its convolutions want "
-                f"{convolution.weight.dim()} dimensions, the batch first ({message})."
+                f"the network cannot take a batch of shape {tuple(x.shape)}: its convolutions want {wanted.dim()} "
+                f"dimensions, the batch first ({message})."
+            )
+        if x.dtype != wanted.dtype and not torch.is_autocast_enabled(x.device.type):
+            advice = (
+                "x.float() / 255 for images of whole numbers" if not x.is_floating_point() else f"x.to({wanted.dtype})"
+            )
+            return BatchError(
+                f"the batch is {x.dtype}, the network {wanted.dtype}; convert it by {advice} ({message})."
+            )
+        if x.shape[1] != channels:
+            return BatchError(
+                f"the batch has shape {tuple(x.shape)}, and the network's first convolution wants {channels} channels "
+                f"in the second place. Images that end in their channels: x.permute(0, 3, 1, 2) ({message})."
             )
         return None
 

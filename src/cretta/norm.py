@@ -47,7 +47,8 @@ class StreamAverage:
 
     def commit(self) -> None:
         """Makes the statistics of the stream's last forward the average, unless they overflowed."""
-        if all(bool(torch.isfinite(value).all()) for pair in self.seen.values() for value in pair):
+        flat = [value for pair in self.seen.values() for value in pair]
+        if flat and bool(torch.isfinite(torch.cat(flat)).all()):
             self.values.update(self.seen)
         self.seen = {}
 

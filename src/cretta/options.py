@@ -120,9 +120,11 @@ def texts(default: tuple[str, ...], description: str) -> Any:
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> OptionError:
     """An error for a name nobody knows, with the nearest known one and the whole list."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(str(given), names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return OptionError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(names) or 'none'}.")
+    by_lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(str(given).lower(), by_lower, n=1)
+    hint = f" Did you mean {by_lower[near[0]]!r}?" if near else ""
+    shown = names if len(names) <= 40 else [*names[:40], f"… ({len(names)} in all)"]
+    return OptionError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(shown) or 'none'}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,6 +147,11 @@ class OptionSet:
     def names(cls) -> tuple[str, ...]:
         """The names of all options, in order."""
         return tuple(field.name for field in dataclasses.fields(cls))
+
+    @classmethod
+    def describe(cls) -> str:
+        """Every option with its default and what it means, a line each."""
+        return "\n".join(f"{f.name} = {f.default!r}: {f.metadata['description']}" for f in dataclasses.fields(cls))
 
     @classmethod
     def make(cls, owner: str, preset: Mapping[str, Any], given: Mapping[str, Any]) -> Self:

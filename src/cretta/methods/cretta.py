@@ -10,7 +10,6 @@ from torch import Tensor
 from cretta import functional
 from cretta.adapter import Adapter
 from cretta.augment import AUGMENTATIONS
-from cretta.buffer import SourceBuffer
 from cretta.errors import OptionError
 from cretta.functional import energy
 from cretta.method import Facts, Objective, Options
@@ -81,6 +80,7 @@ class CreTTA(Adapter[CreTTAOptions]):
                 f"weighting='uniform' replaces w of a contrastive objective; objective={o.objective!r} has none. "
                 "Use objective='residual' or 'pairwise'."
             )
+        self._of_batch: tuple[Tensor, Tensor] | None = None
         # A weight drawn at random asks nothing of φ.
         self._residual = o.objective in ("residual", "nce", "nce_residual") and o.weighting == "adaptive"
         self._reads_buffer = o.source == "buffer" and o.objective != "target"
@@ -89,9 +89,9 @@ class CreTTA(Adapter[CreTTAOptions]):
             self.frozen(self._reference_statistics)
         if not self._reads_buffer:
             return
-        if not isinstance(self.buffer, SourceBuffer):
+        if self.buffer is None:
             raise OptionError(
-                f"cretta needs source samples; buffer is {type(self.buffer).__name__}. Pass "
+                "cretta needs source samples. Pass "
                 "buffer=cretta.SourceBuffer.sample(training_set) or cretta.SourceBuffer(images), or do without: "
                 "source='target' takes the least-energy half of each batch in their place."
             )
@@ -108,7 +108,7 @@ class CreTTA(Adapter[CreTTAOptions]):
         """Eq. 4, or the variant asked for, on the batch and as many source samples."""
         o = self.options
         # φ goes first, while no graph of θ is alive.
-        reference_target = self._frozen_energy(x) if self._residual else None
+        reference_target = self._reference_target(x) if self._residual else None
         logits = self.model(x)
         images, reference_source = self._from_buffer(x) if self._reads_buffer else (None, None)
         target = energy(logits, o.temperature)
@@ -150,6 +150,12 @@ class CreTTA(Adapter[CreTTAOptions]):
     def _frozen_energy(self, x: Tensor, role: Role = "target") -> Tensor:
         with torch.no_grad():
             return energy(self.frozen(self._reference_statistics)(x, role), self.options.temperature)
+
+    def _reference_target(self, x: Tensor) -> Tensor:
+        """E_φ(x_t): once a batch, however many steps."""
+        if self._of_batch is None or self._of_batch[0] is not x:
+            self._of_batch = (x, self._frozen_energy(x))
+        return self._of_batch[1]
 
     def _from_buffer(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The next len(x) source samples and, if wanted, their E_φ."""
