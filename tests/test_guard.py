@@ -639,3 +639,26 @@ def test_a_warning_made_an_error_leaves_a_usable_model() -> None:
     model.ill = False
     model(stream(1, start=3)[0])
     assert model.last.guard == ""
+
+
+def alarms(window: int) -> list[bool]:
+    """Eight healthy batches of 48, then four of a model that collapsed; whether each of these raises an alarm."""
+    model = patient(guard=Guard(window=window, classes=0.5, drift=1e6), predict="after")
+    batches = stream(12)
+    for x in batches[:8]:
+        model(x)
+        assert model.last.guard == ""
+    model.ill = True
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CollapseWarning)
+        for x in batches[8:]:
+            model(x)
+            found.append(model.last.guard != "")
+    return found
+
+
+def test_two_ill_batches_in_a_row_are_enough() -> None:
+    """However many healthy ones the window's average remembers; unless they are too small to tell."""
+    assert alarms(window=8 * 48) == [False, True, True, True]
+    assert alarms(window=8 * 48 + 8) == [False, False, False, False]

@@ -54,6 +54,7 @@ class Watch:
         self.guard = guard
         self.batches = 0
         self.images = 0
+        self.ill = 0
         self.averages: Tensor | None = None
         self.healthy: dict[str, Tensor] | None = None
 
@@ -78,13 +79,18 @@ class Watch:
         if reference is None or judged is None:
             return logits, "", False
         trouble, by_itself = self._trouble(logits, reference)
+        # The window's average notices late. Two batches in a row that are ill by themselves are enough, if they are
+        # large enough to tell.
+        telling = by_itself and 8 * len(logits) >= self.guard.window
+        self.ill = self.ill + 1 if telling else 0
+        trouble = trouble or (by_itself if self.ill >= 2 else "")
         if not trouble:
-            # Averages notice late; what is kept must look healthy by itself.
+            # What is kept must look healthy by itself.
             self.healthy = judged if not by_itself else self.healthy
             return logits, "", False
         done, moved = self._act(adapter), self.guard.action != "warn"
         if moved:
-            self.averages, self.images = None, 0
+            self.averages, self.images, self.ill = None, 0, 0
             logits = adapter.answer(x)
             adapter.average.seen = {}
         message = f"{trouble}; {done}"
@@ -134,7 +140,7 @@ class Watch:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that evolves, as tensors."""
-        state = {"batches": torch.tensor(self.batches), "images": torch.tensor(self.images)}
+        state = {name: torch.tensor(getattr(self, name)) for name in ("batches", "images", "ill")}
         if self.averages is not None:
             state["averages"] = self.averages
         for name, value in (self.healthy or {}).items():
@@ -146,6 +152,7 @@ class Watch:
         prefix = "healthy."
         self.batches = int(state.get("batches", torch.tensor(0)))
         self.images = int(state.get("images", torch.tensor(0)))
+        self.ill = int(state.get("ill", torch.tensor(0)))
         averages = state.get("averages")
         self.averages = None if averages is None else averages.to(device)
         healthy = {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
