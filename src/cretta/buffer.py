@@ -16,7 +16,7 @@ from torch.utils.data import Subset
 from cretta import augment as augmentations
 from cretta import states
 from cretta.augment import AUGMENTATIONS, Augmentation
-from cretta.data.dataset import ArrayDataset
+from cretta.data.dataset import ArrayDataset, FileDataset
 from cretta.errors import BatchError, OptionError, StateError
 from cretta.network import logits_of, share
 
@@ -332,8 +332,8 @@ def _integers(labels: Any) -> np.ndarray[Any, Any]:
 
 
 def _gather(dataset: Dataset, chosen: np.ndarray[Any, Any], progress: bool) -> Tensor:
-    if isinstance(dataset, ArrayDataset):
-        return _channels_first(dataset.images[chosen])
+    if isinstance(dataset, ArrayDataset | FileDataset):
+        return _channels_first(dataset.read(chosen))
     images = [_image(dataset[int(i)]) for i in track(chosen, "reading source images", disable=not progress)]
     shapes = sorted({tuple(image.shape) for image in images})
     if len(shapes) > 1:

@@ -1,5 +1,8 @@
 import json
+import os
+import pickle
 import shutil
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -9,9 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
-from cretta.data import ArrayDataset, cifar, embedded
+from cretta.data import ArrayDataset, cifar, cifar10, cifar10_npm, cifar100, cifar_c, embedded
 from cretta.data.cifar import Split
 from cretta.errors import OptionError, StateError
+
+REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "cifar-100-python.tar.xz"
+real = pytest.mark.skipif(not REAL.is_file(), reason="CIFAR-100 is not beside the repository")
 
 
 @pytest.fixture
@@ -171,3 +177,292 @@ def test_dataset_refuses_what_does_not_belong_together() -> None:
         ArrayDataset("toy", images, labels.astype(np.int32), ("a", "b", "c"))
     with pytest.raises(OptionError, match="run from 0 to 2: give 0 to 1"):
         ArrayDataset("toy", images, labels, ("a", "b"))
+
+
+# The published files, with 20 images where they have 10 000
+
+ROWS = 20
+SPLITS: tuple[Split, Split] = ("train", "test")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar, "BATCH", ROWS)
+
+
+def batch(count: int, classes: int, seed: int) -> tuple[Any, list[int]]:
+    """Rows as published, the red plane first, and labels."""
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, 256, (count, 3072), dtype=np.uint8), generator.integers(0, classes, count).tolist()
+
+
+def published(folder: Path, kind: str) -> dict[Split, tuple[Any, list[int]]]:
+    """Writes a dataset as published and returns its rows and labels."""
+    folder.mkdir(parents=True)
+    ten = "-10-" in kind
+    names = {f"data_batch_{n}": batch(ROWS, 10, n) for n in range(1, 6)} | {"test_batch": batch(ROWS, 10, 6)}
+    if not ten:
+        names = {"train": batch(5 * ROWS, 100, 7), "test": batch(ROWS, 100, 8)}
+    for name, (rows, labels) in names.items():
+        if kind.endswith(("py", "python")):
+            held = {b"data": rows, b"labels" if ten else b"fine_labels": labels, b"coarse_labels": [0] * len(labels)}
+            (folder / name).write_bytes(pickle.dumps(held, 2))
+        else:
+            columns = [np.array(labels, np.uint8)[:, None], rows]
+            coarse = [] if ten else [np.full((len(labels), 1), 19, np.uint8)]
+            (folder / f"{name}.bin").write_bytes(np.hstack(coarse + columns).tobytes())
+    test = names["test_batch" if ten else "test"]
+    parts = [value for name, value in names.items() if "test" not in name]
+    return {
+        "train": (np.vstack([rows for rows, _ in parts]), [label for _, each in parts for label in each]),
+        "test": test,
+    }
+
+
+KINDS = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python", "cifar-100-binary")
+
+
+def load(root: Path, kind: str, split: Split = "test") -> ArrayDataset:
+    return (cifar10 if "-10-" in kind else cifar100)(root, split)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_published_form_holds_the_same(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "sets" / kind
+    expected = published(folder, kind)
+    shutil.copytree(folder, tmp_path / "renamed")
+    roots = [folder, folder.parent, tmp_path / "renamed"]
+    for suffix, mode in (("tar.gz", "w:gz"), ("tar.xz", "w:xz"), ("tar", "w")):
+        with tarfile.open(tmp_path / f"{kind}.{suffix}", mode) as archive:  # type: ignore[call-overload]
+            archive.add(folder, kind if suffix != "tar" else f"./{kind}")
+        roots.append(tmp_path / f"{kind}.{suffix}")
+    for split in SPLITS:
+        rows, labels = expected[split]
+        for root in roots:
+            dataset = load(root, kind, split)
+            assert dataset.labels.tolist() == labels
+            assert dataset.name == ("cifar10" if "-10-" in kind else "cifar100")
+            # Pixel by pixel as the description says: 1 024 red values, then green, then blue, row by row.
+            for image, row, column in ((0, 0, 0), (3, 5, 9), (len(labels) - 1, 31, 30)):
+                place = 32 * row + column
+                assert (
+                    dataset.images[image, row, column].tolist()
+                    == rows[image, [place, 1024 + place, 2048 + place]].tolist()
+                )
+            assert dataset.images.flags.c_contiguous
+            assert dataset.images.flags.writeable
+    # Nothing was unpacked.
+    assert {path.name for path in tmp_path.iterdir()} == {"sets", *(root.name for root in roots[2:])}
+
+
+@pytest.mark.usefixtures("small")
+def test_pickles_of_other_pythons_and_orders(tmp_path: Path) -> None:
+    rows, labels = batch(ROWS, 10, 0)
+    for held in (
+        {"data": rows, "labels": labels},
+        {b"data": np.asfortranarray(rows), b"labels": labels, b"filenames": [b"a.png"]},
+    ):
+        for protocol in (0, 2, 3, 4):
+            (tmp_path / "test_batch").write_bytes(pickle.dumps(held, protocol))
+            assert cifar10(tmp_path).images[7, 1, 2].tolist() == rows[7, [34, 1058, 2082]].tolist()
+
+
+class Attack:
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_cannot_run_code(tmp_path: Path, protocol: int) -> None:
+    (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": Attack(tmp_path / "owned")}, protocol))
+    with pytest.raises(StateError, match=r"test_batch .*it asks for (posix|nt)\.mkdir, which no CIFAR file does"):
+        cifar10(tmp_path)
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        ([1, 2], "no dictionary"),
+        ({}, "needed are data and labels, found are none"),
+        ({b"data": batch(20, 10, 0)[0]}, "needed are data and labels, found are data"),
+        ({b"data": [1], b"labels": [1]}, "needed are data and labels"),
+        ({b"data": batch(20, 10, 0)[0], b"labels": [0] * 19}, r"shape \(20, 3072\), not \(19, 3072\)"),
+        ({b"data": np.zeros((20, 3071), np.uint8), b"labels": [0] * 20}, r"shape \(20, 3071\)"),
+        ({b"data": np.zeros((20, 3072), np.float32), b"labels": [0] * 20}, "not bytes"),
+        ({b"data": np.full((20, 3072), None), b"labels": [0] * 20}, "not bytes"),
+        ({b"data": batch(20, 10, 0)[0], b"labels": [0.5] * 20}, "whole numbers"),
+        ({b"data": batch(20, 10, 0)[0], b"labels": [10] * 20}, "labels from 10 to 10: needed are 0 to 9"),
+        ({b"data": batch(19, 10, 0)[0], b"labels": [0] * 19}, "19 images and 19 labels: needed are 20"),
+    ],
+)
+def test_pickles_that_are_no_cifar(tmp_path: Path, held: object, message: str) -> None:
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(held, 2))
+    with pytest.raises(StateError, match=message):
+        cifar10(tmp_path)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_files_are_noticed(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / kind
+    published(folder, kind)
+    with tarfile.open(tmp_path / "whole.tar.gz", "w:gz") as archive:
+        archive.add(folder, kind)
+    content = (tmp_path / "whole.tar.gz").read_bytes()
+    for keep in (0, 5, 500, len(content) // 10):
+        (tmp_path / "cut.tar.gz").write_bytes(content[:keep])
+        with pytest.raises(StateError, match=r"cut\.tar\.gz .*(anew|that does)"):
+            load(tmp_path / "cut.tar.gz", kind, "train")
+    test = next(file for file in folder.iterdir() if file.name.startswith("test"))
+    test.write_bytes(test.read_bytes()[:-100])
+    with pytest.raises(StateError, match=rf"{test.name} of .* cannot be read"):
+        load(tmp_path, kind)
+
+
+@pytest.mark.usefixtures("small")
+def test_lost_files_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    published(folder, folder.name)
+    (folder / "data_batch_3").unlink()
+    with pytest.raises(StateError, match="lacks data_batch_3"):
+        cifar10(tmp_path, "train")
+    with tarfile.open(tmp_path / "part.tar", "w") as archive:
+        archive.add(folder, folder.name)
+    with pytest.raises(StateError, match="holds of train only"):
+        cifar10(tmp_path / "part.tar", "train")
+    for root in (tmp_path, tmp_path / "part.tar"):
+        with pytest.raises(StateError, match=r"holds no cifar-100-python/test or cifar-100-binary/test\.bin"):
+            cifar100(root)
+    with pytest.raises(StateError, match="not there"):
+        cifar10(tmp_path / "lost")
+    with pytest.raises(OptionError, match=r"'val'.*train, test"):
+        cifar10(tmp_path, "val")  # type: ignore[arg-type]
+
+
+@real
+def test_the_real_cifar100() -> None:
+    dataset = cifar100(REAL, "test")
+    assert np.bincount(dataset.labels).tolist() == [100] * 100
+    # Read off with the plain pickle module.
+    assert dataset.labels[:10].tolist() == [49, 33, 72, 51, 71, 92, 15, 14, 23, 0]
+    assert dataset.images[0, 0, 0].tolist() == [199, 215, 249]
+    assert dataset.images[0, 31, 31].tolist() == [176, 164, 183]
+    assert dataset.images[-1, 0, 0].tolist() == [246, 246, 242]
+    assert dataset.images.mean((0, 1, 2)) == pytest.approx([129.74308525, 124.28521836, 112.69526387])
+    with tarfile.open(REAL, "r|*") as archive:
+        meta = next(member for member in archive if member.name.endswith("meta"))
+        held = archive.extractfile(meta)
+        assert held is not None
+        assert tuple(pickle.load(held, encoding="latin1")["fine_label_names"]) == dataset.classes
+
+
+# CIFAR-C
+
+
+def corrupted(folder: Path, classes: int) -> tuple[Any, Any]:
+    folder.mkdir()
+    images = np.random.default_rng(0).integers(0, 256, (5 * ROWS, 32, 32, 3), dtype=np.uint8)
+    labels = np.tile(np.linspace(0, classes - 1, ROWS).astype(np.uint8), 5)
+    np.save(folder / "fog.npy", images)
+    np.save(folder / "labels.npy", labels)
+    return images, labels
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("classes", "name"), [(10, "cifar10-c"), (100, "cifar100-c")])
+def test_cifar_c(tmp_path: Path, classes: int, name: str) -> None:
+    images, labels = corrupted(tmp_path / "c", classes)
+    for severity in range(1, 6):
+        dataset = cifar_c(tmp_path / "c", "fog", severity)
+        window = slice((severity - 1) * ROWS, severity * ROWS)
+        assert isinstance(dataset.images, np.memmap)
+        assert np.array_equal(dataset.images, images[window])
+        assert dataset.labels.tolist() == labels[window].tolist()
+        assert (dataset.name, dataset.domain, len(dataset.classes)) == (name, f"fog/{severity}", classes)
+    assert torch.from_numpy(dataset[0][0]).tolist() == images[4 * ROWS].tolist()
+    assert np.array_equal(cifar_c(tmp_path / "c", "fog").images, dataset.images)
+
+
+def test_a_severity_may_be_a_small_number_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar, "BATCH", 300)  # more than fits into a byte
+    images = np.repeat(np.arange(5, dtype=np.uint8), 300 * 3072).reshape(-1, 32, 32, 3)
+    np.save(tmp_path / "fog.npy", images)
+    np.save(tmp_path / "labels.npy", np.zeros(1500, np.uint8))
+    severity: Any = np.uint8(4)
+    dataset = cifar_c(tmp_path, "fog", severity)
+    assert dataset.domain == "fog/4"
+    assert (dataset.images == 3).all()
+
+
+@pytest.mark.usefixtures("small")
+def test_cifar_c_says_what_is_wrong(tmp_path: Path) -> None:
+    images, labels = corrupted(tmp_path / "c", 10)
+    root = tmp_path / "c"
+    with pytest.raises(OptionError, match="unknown corruption 'mist'"):
+        cifar_c(root, "mist", 1)
+    for severity in (0, 6, True, 1.0):
+        with pytest.raises(OptionError, match="severity="):
+            cifar_c(root, "fog", severity)  # type: ignore[arg-type]
+    with pytest.raises(StateError, match=r"snow\.npy cannot be read"):
+        cifar_c(root, "snow", 1)
+    for wrong in (images[:-1], images.astype(np.float32), images.transpose(0, 3, 1, 2)):
+        np.save(root / "fog.npy", wrong)
+        with pytest.raises(StateError, match=r"fog\.npy holds .*needed is uint8 of shape \(100, 32, 32, 3\)"):
+            cifar_c(root, "fog", 1)
+    np.save(root / "fog.npy", images)
+    for wrong, message in (
+        (labels[:-1], "99 labels from 0 to 9: needed are 100"),
+        (labels[:0], "0 labels"),
+        (labels.astype(int) - 1, "from -1"),
+        (labels + 100, "to 109"),
+        (labels / 2, "float64"),
+    ):
+        np.save(root / "labels.npy", wrong)
+        with pytest.raises(StateError, match=message):
+            cifar_c(root, "fog", 1)
+    (root / "labels.npy").unlink()
+    with pytest.raises(StateError, match=r"has no labels\.npy"):
+        cifar_c(root, "fog", 1)
+
+
+# The npm package
+
+
+@pytest.mark.usefixtures("small")
+def test_the_npm_package(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    sheets = generator.integers(0, 256, (6, ROWS, 1024, 3), dtype=np.uint8)
+    for sheet, name in zip(sheets, [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"], strict=True):
+        Image.fromarray(sheet).save(tmp_path / f"{name}.png")
+    labels = generator.integers(0, 10, 6 * ROWS).tolist()
+    (tmp_path / "train_lables.json").write_text(json.dumps(labels[: 5 * ROWS]))
+    (tmp_path / "test_lables.json").write_text(json.dumps(labels[5 * ROWS :]))
+    train, test = cifar10_npm(tmp_path, "train"), cifar10_npm(tmp_path)
+    assert train.labels.tolist() + test.labels.tolist() == labels
+    assert (train.name, train.classes) == ("cifar10", embedded("test").classes)
+    assert train.images[ROWS + 3, 2, 5].tolist() == sheets[1, 3, 69].tolist()
+    assert test.images[4, 31, 31].tolist() == sheets[5, 4, 1023].tolist()
+
+    (tmp_path / "test_lables.json").write_text(json.dumps(labels[5 * ROWS + 1 :]))
+    with pytest.raises(StateError, match="20 images and 19 labels"):
+        cifar10_npm(tmp_path)
+    (tmp_path / "test_lables.json").write_text("[1,")
+    with pytest.raises(StateError, match=r"test_lables\.json cannot be read"):
+        cifar10_npm(tmp_path)
+    (tmp_path / "test_lables.json").unlink()
+    with pytest.raises(StateError, match=r"test_lables\.json cannot be read"):
+        cifar10_npm(tmp_path)
+    (tmp_path / "data_batch_4.png").write_bytes(b"")
+    with pytest.raises(StateError, match=r"data_batch_4\.png cannot be read"):
+        cifar10_npm(tmp_path, "train")
+    Image.new("RGB", (1024, 7)).save(tmp_path / "test_batch.png")
+    (tmp_path / "test_lables.json").write_text("[1]")
+    with pytest.raises(StateError, match="7 rows of 1024 pixels, not 20 of 1024"):
+        cifar10_npm(tmp_path)

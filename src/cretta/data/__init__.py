@@ -1,7 +1,31 @@
 """Datasets of images and the corruptions that shift them."""
 
-from cretta.data.cifar import embedded
+from cretta.data.cifar import cifar10, cifar10_npm, cifar100, cifar_c, embedded
 from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS, corrupt
-from cretta.data.dataset import ArrayDataset
+from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset
+from cretta.data.folder import image_folder, numpy_file
+from cretta.data.imagenet import imagenet_c, imagenet_validation, labelled_csv
+from cretta.data.pacs import pacs_domain
+from cretta.data.tiny_imagenet import tiny_imagenet_200, tiny_imagenet_c
 
-__all__ = ["CORRUPTIONS", "VALIDATION_CORRUPTIONS", "ArrayDataset", "corrupt", "embedded"]
+__all__ = [
+    "CORRUPTIONS",
+    "VALIDATION_CORRUPTIONS",
+    "ArrayDataset",
+    "FileDataset",
+    "ImageDataset",
+    "cifar10",
+    "cifar10_npm",
+    "cifar100",
+    "cifar_c",
+    "corrupt",
+    "embedded",
+    "image_folder",
+    "imagenet_c",
+    "imagenet_validation",
+    "labelled_csv",
+    "numpy_file",
+    "pacs_domain",
+    "tiny_imagenet_200",
+    "tiny_imagenet_c",
+]

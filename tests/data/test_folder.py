@@ -1,0 +1,153 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cretta.data import image_folder, numpy_file
+from cretta.errors import OptionError, StateError
+
+
+def save(path: Path, value: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 4), (value, value, value)).save(path)
+
+
+def test_a_folder_for_each_class(tmp_path: Path) -> None:
+    for name, value in (("dog/10.png", 10), ("dog/2.PNG", 2), ("cat/deep/3.png", 3), ("10/x.bmp", 4)):
+        save(tmp_path / name, value)
+    (tmp_path / "dog" / "notes.txt").write_text("no image")
+    save(tmp_path / "dog" / "._2.png")
+    save(tmp_path / ".cache" / "1.png")
+    dataset = image_folder(tmp_path, domain="home")
+    assert dataset.classes == ("10", "cat", "dog")
+    assert dataset.labels.tolist() == [0, 1, 2, 2]
+    assert dataset.read(range(4))[:, 0, 0, 0].tolist() == [4, 3, 2, 10]
+    assert (dataset.name, dataset.domain) == (tmp_path.name, "home")
+
+
+def test_classes_in_an_order_of_ones_own(tmp_path: Path) -> None:
+    save(tmp_path / "dog" / "1.png")
+    save(tmp_path / "cat" / "1.png")
+    dataset = image_folder(tmp_path, classes=["dog", "fox", "cat"], name="pets", size=2)
+    assert dataset.classes == ("dog", "fox", "cat")
+    assert dataset.labels.tolist() == [0, 2]
+    assert dataset.name == "pets"
+    assert dataset[0][0].shape == (2, 2, 3)
+    with pytest.raises(StateError, match=r"folder cat is none of the 2 classes \(dog, fox\)"):
+        image_folder(tmp_path, classes=["dog", "fox"])
+
+
+def test_a_flat_folder_in_natural_order(tmp_path: Path) -> None:
+    for name in ("image10.png", "image9.png", "image9b.png", "10.png", "9.png", "٣.png"):
+        save(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    dataset = image_folder(tmp_path)
+    assert [file.name for file in dataset.files] == [
+        "9.png",
+        "10.png",
+        "image9.png",
+        "image9b.png",
+        "image10.png",
+        "٣.png",
+    ]
+    assert (dataset.labels == -1).all()
+    assert dataset.classes == ()
+    assert dataset[0][1] == -1
+
+
+def test_images_beside_and_inside_of_folders(tmp_path: Path) -> None:
+    save(tmp_path / "1.png")
+    save(tmp_path / "dog" / "2.png")
+    with pytest.raises(StateError, match="labelled=False"):
+        image_folder(tmp_path)
+    assert image_folder(tmp_path, labelled=False).labels.tolist() == [-1, -1]
+    assert image_folder(tmp_path, labelled=True).labels.tolist() == [0]
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="neither images"):
+        image_folder(tmp_path)
+    with pytest.raises(StateError, match="no images"):
+        image_folder(tmp_path, labelled=False)
+    save(tmp_path / "dog" / "1.png")
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(StateError, match=r"no images .* of class cat"):
+        image_folder(tmp_path)
+    with pytest.raises(StateError, match="not there"):
+        image_folder(tmp_path / "lost")
+    with pytest.raises(StateError, match="is a file"):
+        image_folder(tmp_path / "dog" / "1.png")
+
+
+# numpy files
+
+
+def images(count: int = 6) -> Any:
+    return np.arange(count * 4 * 5 * 3, dtype=np.uint8).reshape(count, 4, 5, 3)
+
+
+def test_an_array_on_disk(tmp_path: Path) -> None:
+    np.save(tmp_path / "own.npy", images())
+    dataset = numpy_file(tmp_path / "own.npy")
+    assert isinstance(dataset.images, np.memmap)
+    assert dataset.name == "own"
+    assert dataset.labels.tolist() == [-1] * 6
+    # torch warns about arrays that must not be written to, and warnings are errors here.
+    assert torch.from_numpy(dataset[2][0]).tolist() == images()[2].tolist()
+    read = dataset.read([5, 0])
+    assert type(read) is np.ndarray
+    assert torch.from_numpy(read).tolist() == images()[[5, 0]].tolist()
+
+
+def test_labels_beside_an_array(tmp_path: Path) -> None:
+    np.save(tmp_path / "own.npy", images())
+    np.save(tmp_path / "labels.npy", np.array([0, 1, 2, 0, 1, 2], np.uint8))
+    for labels in (tmp_path / "labels.npy", str(tmp_path / "labels.npy"), [0, 1, 2, 0, 1, 2]):
+        dataset = numpy_file(tmp_path / "own.npy", labels)
+        assert dataset.labels.tolist() == [0, 1, 2, 0, 1, 2]
+        assert dataset.labels.dtype == np.int64
+        assert dataset.classes == ("0", "1", "2")
+    assert numpy_file(tmp_path / "own.npy", [0] * 6, classes=["a", "b"]).classes == ("a", "b")
+
+
+def test_an_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "both.npz", images=images(), labels=np.arange(6))
+    dataset = numpy_file(tmp_path / "both.npz", domain="own")
+    assert np.array_equal(dataset.images, images())
+    assert dataset.labels.tolist() == list(range(6))
+    assert dataset.domain == "own"
+    np.savez_compressed(tmp_path / "one.npz", images=images())
+    assert (numpy_file(tmp_path / "one.npz").labels == -1).all()
+    np.savez(tmp_path / "other.npz", pictures=images())
+    with pytest.raises(StateError, match="holds pictures: needed is an array called images"):
+        numpy_file(tmp_path / "other.npz")
+    content = (tmp_path / "both.npz").read_bytes()
+    (tmp_path / "both.npz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(StateError, match=r"both\.npz cannot be read"):
+        numpy_file(tmp_path / "both.npz")
+
+
+def test_arrays_that_are_no_images(tmp_path: Path) -> None:
+    path = tmp_path / "own.npy"
+    for array in (images().astype(np.float32), images().transpose(0, 3, 1, 2), images()[0]):
+        np.save(path, array)
+        with pytest.raises(StateError, match=r"needed are images, uint8 \(N, H, W, 3\)"):
+            numpy_file(path)
+    np.save(path, images())
+    with pytest.raises(StateError, match="6 images, but there are 5 labels"):
+        numpy_file(path, [0] * 5)
+    with pytest.raises(StateError, match="labels of type float64"):
+        numpy_file(path, np.full(6, 0.5))
+    with pytest.raises(StateError, match=r"lost\.npy cannot be read"):
+        numpy_file(path, tmp_path / "lost.npy")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StateError, match=r"own\.npy cannot be read"):
+        numpy_file(path)
+    np.save(path, np.array([{}], object), allow_pickle=True)
+    with pytest.raises(StateError, match=r"own\.npy cannot be read"):
+        numpy_file(path)
+    with pytest.raises(OptionError, match=r"own\.txt: give a file that ends in"):
+        numpy_file(tmp_path / "own.txt")
