@@ -84,10 +84,10 @@ class Adapter(Learner, Generic[OptionsT]):
         if preset is not None and (not isinstance(preset, str) or preset not in self.presets):
             raise unknown(f"preset of {self.name}", str(preset), self.presets)
         self.options: OptionsT = self.option_type.make(self.name, self.presets[preset] if preset else {}, options)  # type: ignore[assignment]
-        if "skip" in options:
-            self._check_skip(net)
         self.buffer = buffer
         self.net: nn.Module = getattr(net, "_orig_mod", net)  # under torch.compile lies the module itself
+        if "skip" in options:
+            self._check_skip()
         self.statistics = self.options.statistics or self.facts.statistics
         self.logits_from = self.options.predict or self.facts.logits
         self.last = Record(size=0, adapted=False, skipped=False, reason="no batch yet")
@@ -101,9 +101,9 @@ class Adapter(Learner, Generic[OptionsT]):
             """The state before the first batch."""
         self._watch = Watch(self.options.guard) if self.options.guard else None
 
-    def _check_skip(self, net: nn.Module) -> None:
+    def _check_skip(self) -> None:
         """A preset's names may not be there; those a user gives should."""
-        names = {name for name, _ in [*net.named_modules(), *net.named_parameters()] if name}
+        names = {name for name, _ in [*self.net.named_modules(), *self.net.named_parameters()] if name}
         for layer in self.options.skip:
             if layer not in names:
                 raise unknown("layer in skip=", layer, names)
