@@ -63,7 +63,7 @@ class CreTTA(Adapter[CreTTAOptions]):
         forwards=4,
         backwards=2,
     )
-    presets = {  # noqa: RUF012  (read-only by its type in Adapter)
+    presets = {
         "cifar10": {"lr": 1e-3, "beta": 1.0, "augment": "rotate"},
         "cifar100": {"lr": 2e-3, "beta": 2.0, "augment": "cifar100"},
         "tiny_imagenet": {"lr": 1e-3, "beta": 2.0, "augment": "none"},

@@ -49,7 +49,7 @@ class ETA(Adapter[ETAOptions]):
         forwards=1,
         backwards=1,
     )
-    presets = {  # noqa: RUF012  (read-only by its type in Adapter)
+    presets = {
         "paper": PAPER,
         "tuned": {"entropy_margin": None, "redundancy_margin": None},
         "cifar100": {"lr": 1e-4},
@@ -106,7 +106,7 @@ class EATA(ETA):
 
     name = "eata"
     facts = dataclasses.replace(ETA.facts, source_data=True, loss=f"{ETA.facts.loss}, + α Σ F (θ − θ₀)²")
-    presets = {  # noqa: RUF012  (read-only by its type in Adapter)
+    presets = {
         **ETA.presets,
         "tuned": {**ETA.presets["tuned"], "fisher_weight": 1.0},
     }

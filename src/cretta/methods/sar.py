@@ -46,7 +46,7 @@ class SAR(Adapter[SAROptions]):
         forwards=2,
         backwards=2,
     )
-    presets = {  # noqa: RUF012  (read-only by its type in Adapter)
+    presets = {
         "paper": {"entropy_margin": PAPER_MARGIN},
         "tuned": {"entropy_margin": None},
         "cifar100": {"lr": 1e-3},

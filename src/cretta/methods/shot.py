@@ -37,7 +37,7 @@ class SHOT(Adapter[SHOTOptions]):
         forwards=1,
         backwards=1,
     )
-    presets = {  # noqa: RUF012  (read-only by its type in Adapter)
+    presets = {
         "cifar10": {"lr": 1e-3},
         "cifar100": {"lr": 1e-4},
         "tiny_imagenet": {"lr": 1e-5},

@@ -51,7 +51,7 @@ class TEA(Adapter[TEAOptions]):
         forwards=23,
         backwards=22,
     )
-    presets = {  # noqa: RUF012  (read-only by its type in Adapter)
+    presets = {
         "cifar10": {"lr": 1e-3},
         "cifar100": {"lr": 1e-5},
         "tiny_imagenet": {"lr": 1e-4},

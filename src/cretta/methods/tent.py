@@ -14,7 +14,7 @@ class Tent(Adapter):
     facts = Facts(
         updates="norm affine", statistics="batch", source_data=False, logits="before", loss="H(p)", backwards=1
     )
-    presets = {  # noqa: RUF012  (read-only by its type in Adapter)
+    presets = {
         "cifar10": {"lr": 1e-3},
         "tiny_imagenet": {"lr": 1e-4},
         "imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "momentum": 0.9},
