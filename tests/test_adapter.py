@@ -1584,3 +1584,14 @@ def test_warnings_are_for_the_user_to_see(saved: Path) -> None:
         with pytest.raises(UserWarning, match="lr"):
             model.restore(saved)
     textbook.assert_bits(everything(model), before)
+
+
+def test_a_bad_batch_changes_nothing_in_an_episodic_adapter_either() -> None:
+    """Refused only in the forward, after the episode's own reset."""
+    model = adapted("tent", lr=1e-2, episodic=True)
+    x = textbook.batches((8,))[0]
+    model(x)
+    before = everything(model)
+    with pytest.raises(BatchError):
+        model(x[0])
+    textbook.assert_bits(everything(model), before)

@@ -83,7 +83,7 @@ class Adapter(Learner, Generic[OptionsT]):
             )
         if preset is not None and (not isinstance(preset, str) or preset not in self.presets):
             raise unknown(f"preset of {self.name}", str(preset), self.presets)
-        self.options: OptionsT = self.option_type.make(self.name, self.presets[preset] if preset else {}, options)  # type: ignore[assignment]
+        self.options: OptionsT = self.option_type.make(self.name, self.presets[preset] if preset else {}, options)  # type: ignore[assignment]  # option_type is the subclass's
         self.buffer = buffer
         self.net: nn.Module = getattr(net, "_orig_mod", net)  # under torch.compile lies the module itself
         if "skip" in options:
@@ -169,11 +169,13 @@ class Adapter(Learner, Generic[OptionsT]):
         with self._alone():
             x = self._usable(x)
             self._undo.clear()
-            if self.options.episodic:
-                self.load(self.initial)
             ways_back = [self.mark()] + ([self._watch.mark()] if self._watch is not None else [])
             try:
-                logits, self.last = self._follow(x, ways_back[0])
+                start = ways_back[0]
+                if self.options.episodic:
+                    self.load(self.initial)
+                    start = self.mark()
+                logits, self.last = self._follow(x, start)
             except BaseException:
                 for back in ways_back:
                     back()
