@@ -1,85 +1,17 @@
-"""The command line: parses, calls, prints."""
+"""`cretta demo`: what adaptation does, on images that come with the package."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from cretta import demo as demonstration
-from cretta.errors import CrettaError, OptionError
+from cretta.cli.console import app, check_output, console, plain_errors, progress_bar
 from cretta.measure import Trace
 
-app = typer.Typer(
-    help="Keep an image classifier accurate and calibrated while the world drifts away from its training data.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
-console = Console()
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        console.print(f"cretta {version('cretta')}", highlight=False)
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    _: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
-    ] = False,
-) -> None:
-    pass
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Errors raised on purpose are messages to the user, not tracebacks."""
-    try:
-        yield
-    except CrettaError as wrong:
-        Console(stderr=True).print(Text("cretta: ", style="red"), str(wrong), sep="", markup=False, soft_wrap=True)
-        raise typer.Exit(2) from None
-
-
-class RateColumn(ProgressColumn):
-    """Images a second."""
-
-    def render(self, task: Task) -> Text:
-        """The speed of late, once there is one."""
-        return Text(f"{task.speed:.0f} images/s" if task.speed else "", style="progress.data.speed")
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        RateColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        speed_estimate_period=60,
-    )
-
-
-def _check_figure_path(path: Path) -> None:
-    """Before the work, not after it."""
-    if path.suffix.lower() not in FIGURE_FORMATS:
-        raise OptionError(f"--output {path}: the name must end in {', '.join(FIGURE_FORMATS)}.")
-    if not path.parent.is_dir():
-        raise OptionError(f"--output {path}: the folder {path.parent} does not exist; make it first.")
 
 
 @app.command()
@@ -110,9 +42,9 @@ def demo(
 
     shifts = tuple(shift or demonstration.SHIFTS)
     traces: dict[str, dict[str, Trace]] = {}
-    with _plain_errors():
-        _check_figure_path(output)
-        with _progress() as progress:
+    with plain_errors():
+        check_output(output, FIGURE_FORMATS)
+        with progress_bar() as progress:
             task = progress.add_task("loading", total=len(shifts) * len(demonstration.METHODS) * images)
 
             def hear(shift: str, method: str, count: int) -> None:
