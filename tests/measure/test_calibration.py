@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from cretta.errors import BatchError, OptionError
-from cretta.measure import Calibration, calibration_error
+from cretta.measure import Bins, Calibration, calibration_bins, calibration_error
 
 
 def two(confidences: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
@@ -224,3 +224,71 @@ def test_wrong_batches_are_refused_and_change_nothing(probabilities: Tensor, lab
 def test_many_classes_in_half_precision_still_sum_to_one() -> None:
     probabilities, labels = random_predictions(50, classes=1000)
     calibration_error(probabilities.half(), labels)
+
+
+def test_bins_by_hand() -> None:
+    bins = calibration_bins(two([0.55, 0.57, 0.92, 0.6]), labels_of([True, False, True, False]))
+    assert bins.count.tolist() == [0, 0, 0, 0, 0, 3, 0, 0, 0, 1]
+    assert bins.right.tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1]
+    assert bins.confidence.tolist() == pytest.approx([0, 0, 0, 0, 0, 0.55 + 0.57 + 0.6, 0, 0, 0, 0.92])
+    assert (bins.count.dtype, bins.right.dtype, bins.confidence.dtype) == (torch.int64, torch.int64, torch.float64)
+    # (|1.72 - 1| + |0.92 - 1|) / 4.
+    assert bins.error == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("bins", [1, 2, 10, 15])
+def test_bins_of_batches_add_up_to_those_of_the_stream(bins: int) -> None:
+    probabilities, labels = random_predictions(500)
+    running = Calibration(bins)
+    parts = []
+    for part, part_labels in zip(probabilities.split(70), labels.split(70), strict=True):
+        parts.append(calibration_bins(part, part_labels, bins))
+        running.update(part, part_labels)
+    total, whole = sum(parts, start=Bins.empty(bins)), calibration_bins(probabilities, labels, bins)
+    for found in (total, running.bins):
+        assert torch.equal(found.count, whole.count)
+        assert torch.equal(found.right, whole.right)
+        torch.testing.assert_close(found.confidence, whole.confidence, rtol=0, atol=1e-12)
+        assert found.error == pytest.approx(calibration_error(probabilities, labels, bins), abs=1e-12)
+    assert int(total.count.sum()) == len(labels)
+
+
+def test_adding_changes_neither() -> None:
+    first, second = calibration_bins(GOOD, LABELS), calibration_bins(GOOD[:1], LABELS[:1])
+    before = first.count.clone()
+    assert len(first + second) == 10
+    assert torch.equal(first.count, before)
+
+
+def test_empty_bins() -> None:
+    assert math.isnan(Bins.empty().error)
+    whole = calibration_bins(GOOD, LABELS)
+    assert (Bins.empty() + whole).error == whole.error
+
+
+def test_bins_of_different_width_do_not_add() -> None:
+    with pytest.raises(OptionError, match="10 bins cannot be added to 15"):
+        Bins.empty(10) + Bins.empty(15)
+    with pytest.raises(TypeError):
+        Bins.empty() + 1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("bins", [0, 10.0, True])
+def test_wrong_numbers_of_bins_are_refused_by_bins_too(bins: Any) -> None:
+    for make in (Bins.empty, lambda number: calibration_bins(GOOD, LABELS, number)):
+        with pytest.raises(OptionError, match=r"bins=.*a whole number, at least 1"):
+            make(bins)
+
+
+def test_a_stream_keeps_three_numbers_a_bin() -> None:
+    running = Calibration(bins=15)
+    for seed in range(20):
+        running.update(*random_predictions(100, seed=seed))
+    assert list(vars(running)) == ["bins"]
+    assert sum(value.numel() for value in vars(running.bins).values()) == 3 * 15
+    assert not running.bins.confidence.requires_grad
+
+
+def test_gradients_are_not_kept() -> None:
+    probabilities, labels = random_predictions(20)
+    assert not calibration_bins(probabilities.requires_grad_(), labels).confidence.requires_grad
