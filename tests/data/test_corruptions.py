@@ -1,5 +1,6 @@
 import zlib
 from importlib import metadata
+from io import BytesIO
 
 import corruption_reference as reference
 import numpy as np
@@ -107,6 +108,37 @@ def test_jpeg_takes_every_coefficient_to_its_nearest_step(parameters: str, sever
         assert np.abs(np.rint(kept) - exact).max() < 0.52
 
 
+def through_jpeg(image: Pixels, quality: int, subsampling: str) -> Pixels:
+    stream = BytesIO()
+    Image.fromarray(image).save(stream, "JPEG", quality=quality, subsampling=subsampling)
+    with Image.open(stream) as opened:
+        return np.asarray(opened)
+
+
+@pytest.mark.parametrize("parameters", ["cifar", "tiny", "imagenet"])
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_jpeg_halves_the_chroma_as_the_published_files_do(parameters: str, severity: int) -> None:
+    images = natural(2, 48, 40)
+    quality = int(PARAMETER_SETS[parameters]["jpeg_compression"][severity - 1][0])
+    for image, corrupted in zip(
+        images, corrupt(images, "jpeg_compression", severity, parameters=parameters), strict=True
+    ):
+        # Pillow's default, 4:2:0: colour at half the resolution, which 4:4:4 would keep.
+        assert (corrupted == through_jpeg(image, quality, "4:2:0")).all()
+        assert (corrupted != through_jpeg(image, quality, "4:4:4")).any()
+        assert (corrupted != through_jpeg(image, quality + 3, "4:2:0")).any()
+
+
+def test_jpeg_loses_colour_that_changes_from_pixel_to_pixel() -> None:
+    # Red and green of the same luminance by turns: at 4:2:0 neighbours share one colour, their mean.
+    image = np.zeros((1, 32, 32, 3), np.uint8)
+    image[:, :, ::2] = (200, 60, 60)
+    image[:, :, 1::2] = (60, 131, 60)
+    corrupted = corrupt(image, "jpeg_compression", 1)[0].astype(int)
+    assert np.abs(image[0, :, ::2].astype(int) - image[0, :, 1::2])[..., 0].mean() == 140
+    assert np.abs(corrupted[:, ::2] - corrupted[:, 1::2]).mean() < 12
+
+
 def test_pixelate_is_what_pillow_does() -> None:
     image = natural(1, 64, 50)[0]
     small = Image.fromarray(image).resize((int(50 * 0.5), int(64 * 0.5)), Image.Resampling.BOX)
@@ -119,7 +151,7 @@ def test_random_corruptions_agree_with_the_slow_ones_given_the_same_draws(name: 
     images = natural(2)
     corrupted = corrupt(images, name, severity, seed=7, start=3)
     for index, image in enumerate(images):
-        draws = Draws(7, name, severity, 3 + index, 1)
+        draws = Draws(7, name, severity, [3 + index])
         slow = expected(name, image, PARAMETER_SETS["cifar"][name][severity - 1], draws)
         # Where a draw meets a threshold or a rate, the last bit decides.
         assert (levels(corrupted[index], slow) <= 1).mean() > 0.998
@@ -130,7 +162,7 @@ def test_large_images_agree_with_the_slow_ones_given_the_same_draws(name: str, s
     images = natural(1, 40, 56)
     corrupted = corrupt(images, name, severity, parameters="imagenet")[0]
     values = PARAMETER_SETS["imagenet"][name][severity - 1]
-    slow = expected(name, images[0], values, Draws(0, name, severity, 0, 1))
+    slow = expected(name, images[0], values, Draws(0, name, severity, [0]))
     assert (levels(corrupted, slow) <= 1).mean() > 0.998
 
 
@@ -181,9 +213,9 @@ def test_noise_has_the_published_moments() -> None:
 def test_shuffling_at_once_is_the_walk_from_pixel_to_pixel(delta: int) -> None:
     height, width = 24, 31
     labels = np.arange(3 * height * width).reshape(3, height, width)
-    moves = Draws(1, "walk", 1, 0, 3).integers(-delta, delta, 2, height - 2 * delta, width - 2 * delta)
+    moves = Draws(1, "walk", 1, range(3)).integers(-delta, delta, 2, height - 2 * delta, width - 2 * delta)
     walked = [reference.glass_walk(image, delta, move) for image, move in zip(labels, moves, strict=True)]
-    assert (shuffle_sources(Draws(1, "walk", 1, 0, 3), height, width, delta) == np.stack(walked)).all()
+    assert (shuffle_sources(Draws(1, "walk", 1, range(3)), height, width, delta) == np.stack(walked)).all()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -216,8 +248,8 @@ def test_seeds_images_and_severities_draw_apart(name: str) -> None:
     assert (first != second).any()
     assert (corrupt(same, name, 4, seed=1)[0] != first).any()
     assert (corrupt(same, name, 4, seed=2**64 - 1)[0] != first).any()
-    assert (Draws(0, name, 1, 0, 1).uniform(0, 1, 8) != Draws(0, name, 2, 0, 1).uniform(0, 1, 8)).all()
-    assert (Draws(0, name, 1, 0, 1).uniform(0, 1, 8) != Draws(0, "else", 1, 0, 1).uniform(0, 1, 8)).all()
+    assert (Draws(0, name, 1, [0]).uniform(0, 1, 8) != Draws(0, name, 2, [0]).uniform(0, 1, 8)).all()
+    assert (Draws(0, name, 1, [0]).uniform(0, 1, 8) != Draws(0, "else", 1, [0]).uniform(0, 1, 8)).all()
 
 
 def test_results_do_not_drift_between_releases() -> None:
@@ -235,7 +267,7 @@ def test_a_higher_severity_is_farther_from_the_clean_image(name: str, parameters
     ]
     assert distance[0] > 0
     if name in ("elastic_transform", "saturate", "spatter", "glass_blur", "frost"):
-        # The published severities of these trade one parameter for another.
+        # The published severities of these trade one parameter for another: test_severity.py measures what they order.
         return
     assert distance[4] > distance[0]
     assert np.sum(np.diff(distance) > 0) >= 3
@@ -341,7 +373,7 @@ def test_frost_without_its_photographs_says_what_to_install(monkeypatch: pytest.
 
     monkeypatch.setattr(metadata, "files", absent)
     photographs._originals.cache_clear()
-    photographs.frost_photographs.cache_clear()
+    photographs._scaled.cache_clear()
     with pytest.raises(OptionError, match=r'pip install "cretta\[data\]"'):
         corrupt(natural(1), "frost")
 

@@ -1,24 +1,29 @@
 """Datasets of images and the corruptions that shift them."""
 
 from cretta.data.cifar import cifar10, cifar10_npm, cifar100, cifar_c, embedded
+from cretta.data.corrupted import CorruptedDataset, corrupted
 from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS, corrupt
 from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset
 from cretta.data.folder import image_folder, numpy_file
 from cretta.data.imagenet import imagenet_c, imagenet_validation, labelled_csv
 from cretta.data.pacs import pacs_domain
+from cretta.data.parquet import ParquetDataset, parquet_file
 from cretta.data.tiny_imagenet import tiny_imagenet_200, tiny_imagenet_c
 
 __all__ = [
     "CORRUPTIONS",
     "VALIDATION_CORRUPTIONS",
     "ArrayDataset",
+    "CorruptedDataset",
     "FileDataset",
     "ImageDataset",
+    "ParquetDataset",
     "cifar10",
     "cifar10_npm",
     "cifar100",
     "cifar_c",
     "corrupt",
+    "corrupted",
     "embedded",
     "image_folder",
     "imagenet_c",
@@ -26,6 +31,7 @@ __all__ = [
     "labelled_csv",
     "numpy_file",
     "pacs_domain",
+    "parquet_file",
     "tiny_imagenet_200",
     "tiny_imagenet_c",
 ]

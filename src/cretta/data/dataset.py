@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,12 +68,106 @@ class ArrayDataset:
 
     def read(self, indices: Indices, *, workers: int | None = None) -> Pixels:
         """Copies of many images, uint8 (N, H, W, 3); there is nothing to decode, so ``workers`` does nothing."""
-        _count_workers(workers)
+        count_workers(workers)
         return np.asarray(self.images[_checked(indices, len(self), self.name)])
 
 
+class DecodedDataset:
+    """What datasets of encoded images share: images are decoded to RGB when asked for, many at once on threads."""
+
+    name: str
+    labels: Labels
+    size: Size
+    shorter: int | None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Pixels, int]:
+        return np.array(self._decode(index)), int(self.labels[index])
+
+    def read(self, indices: Indices, *, workers: int | None = None) -> Pixels:
+        """Decodes many images on ``workers`` threads, by default one a core, into one uint8 array (N, H, W, 3)."""
+        chosen = _checked(indices, len(self), self.name)
+        threads = count_workers(workers)
+        if len(chosen) == 0:
+            sides = self.size if isinstance(self.size, tuple) else (self.size or 0,) * 2
+            return np.empty((0, *sides, 3), np.uint8)
+        # In the order in which they are stored, so that what holds many of them is read once.
+        places = np.argsort(chosen, kind="stable")
+        least = int(chosen[places[0]])
+        first = self._decode(least)
+        images = np.empty((len(chosen), *first.shape), np.uint8)
+        images[places[0]] = first
+        chunk = max(1, min(CHUNK, len(chosen) // (4 * threads)))
+
+        def decode(start: int) -> None:
+            for place in places[start : start + chunk]:
+                index = int(chosen[place])
+                image = self._decode(index)
+                if image.shape != first.shape:
+                    raise OptionError(
+                        f"images of {self.name} differ in size: {self._called(least)} is {first.shape[:2]}, "
+                        f"{self._called(index)} is {image.shape[:2]}. Give size=224 or size=(height, width)."
+                    )
+                images[place] = image
+
+        # Threads: Pillow gives up the lock while it decodes and scales, and processes measured slower, for their start
+        # and the copying of pixels. Below 100 px or so, opening a file, under the lock, weighs most and little is won.
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in pool.map(decode, range(1, len(chosen), chunk)):
+                pass
+        return images
+
+    def _decode(self, index: int) -> Pixels:
+        """One image, fitted; it may be read-only."""
+        raise NotImplementedError
+
+    def _called(self, index: int) -> str:
+        """How a message names an image."""
+        raise NotImplementedError
+
+    def _check(self, classes: tuple[str, ...], count: int) -> None:
+        _check_labels(self.name, self.labels, count, classes)
+        sides = self.size if isinstance(self.size, tuple) and len(self.size) == 2 else (self.size,)
+        if self.size is not None and not all(is_whole(side, 1) for side in sides):
+            raise OptionError(f"size={self.size!r}: give a side such as 224, (height, width), or None.")
+        if self.shorter is not None and (
+            self.size is None or isinstance(self.size, tuple) or not is_whole(self.shorter, self.size)
+        ):
+            raise OptionError(
+                f"shorter={self.shorter!r} with size={self.size!r}: give the side to scale to before a square of "
+                "size is cut out, so a whole number of at least size; or None."
+            )
+
+    def _opened(self, encoded: Path | BytesIO, index: int) -> Pixels:
+        """The image in a file or in bytes, fitted."""
+        try:
+            with Image.open(encoded) as opened:
+                return np.asarray(self._fitted(_rgb(opened, self._called(index))))
+        except (StateError, MemoryError):
+            raise
+        # Damage shows as OSError, SyntaxError, ValueError, EOFError, struct.error and more, by format and place.
+        except Exception as error:
+            raise StateError(
+                f"{self._called(index)} cannot be read as an image ({error}): replace or remove it."
+            ) from error
+
+    def _fitted(self, image: Image.Image) -> Image.Image:
+        if self.size is None:
+            return image
+        if isinstance(self.size, tuple):
+            height, width = self.size
+            return _scaled(image, width, height)
+        shorter = self.shorter or round(self.size / 0.875)
+        least = min(image.size)
+        image = _scaled(image, int(shorter * image.width / least), int(shorter * image.height / least))
+        left, top = round((image.width - self.size) / 2), round((image.height - self.size) / 2)
+        return image.crop((left, top, left + self.size, top + self.size))
+
+
 @dataclass(frozen=True, eq=False)
-class FileDataset:
+class FileDataset(DecodedDataset):
     """Image files with their labels, decoded to RGB when asked for.
 
     ``size=224`` scales the shorter side to 256 (``shorter``, by default size / 0.875) and cuts out the centre, as
@@ -89,75 +184,13 @@ class FileDataset:
     shorter: int | None = None
 
     def __post_init__(self) -> None:
-        _check_labels(self.name, self.labels, len(self.files), self.classes)
-        sides = self.size if isinstance(self.size, tuple) and len(self.size) == 2 else (self.size,)
-        if self.size is not None and not all(is_whole(side, 1) for side in sides):
-            raise OptionError(f"size={self.size!r}: give a side such as 224, (height, width), or None.")
-        if self.shorter is not None and (
-            self.size is None or isinstance(self.size, tuple) or not is_whole(self.shorter, self.size)
-        ):
-            raise OptionError(
-                f"shorter={self.shorter!r} with size={self.size!r}: give the side to scale to before a square of "
-                "size is cut out, so a whole number of at least size; or None."
-            )
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[Pixels, int]:
-        return np.array(self._decode(index)), int(self.labels[index])
-
-    def read(self, indices: Indices, *, workers: int | None = None) -> Pixels:
-        """Decodes many images on ``workers`` threads, by default one a core, into one uint8 array (N, H, W, 3)."""
-        chosen = _checked(indices, len(self), self.name)
-        threads = _count_workers(workers)
-        if len(chosen) == 0:
-            sides = self.size if isinstance(self.size, tuple) else (self.size or 0,) * 2
-            return np.empty((0, *sides, 3), np.uint8)
-        first = self._decode(int(chosen[0]))
-        images = np.empty((len(chosen), *first.shape), np.uint8)
-        images[0] = first
-        chunk = max(1, min(CHUNK, len(chosen) // (4 * threads)))
-
-        def decode(start: int) -> None:
-            for place in range(start, min(start + chunk, len(chosen))):
-                image = self._decode(int(chosen[place]))
-                if image.shape != first.shape:
-                    raise OptionError(
-                        f"images of {self.name} differ in size: {self.files[chosen[0]]} is {first.shape[:2]}, "
-                        f"{self.files[chosen[place]]} is {image.shape[:2]}. Give size=224 or size=(height, width)."
-                    )
-                images[place] = image
-
-        # Threads: Pillow gives up the lock while it decodes and scales, and processes measured slower, for their start
-        # and the copying of pixels. Below 100 px or so, opening a file, under the lock, weighs most and little is won.
-        with ThreadPoolExecutor(threads) as pool:
-            for _ in pool.map(decode, range(1, len(chosen), chunk)):
-                pass
-        return images
+        self._check(self.classes, len(self.files))
 
     def _decode(self, index: int) -> Pixels:
-        file = self.files[index]
-        try:
-            with Image.open(file) as opened:
-                return np.asarray(self._fitted(_rgb(opened, file)))
-        except (StateError, MemoryError):
-            raise
-        # Damage shows as OSError, SyntaxError, ValueError, EOFError, struct.error and more, by format and place.
-        except Exception as error:
-            raise StateError(f"{file} cannot be read as an image ({error}): replace or remove it.") from error
+        return self._opened(self.files[index], index)
 
-    def _fitted(self, image: Image.Image) -> Image.Image:
-        if self.size is None:
-            return image
-        if isinstance(self.size, tuple):
-            height, width = self.size
-            return _scaled(image, width, height)
-        shorter = self.shorter or round(self.size / 0.875)
-        least = min(image.size)
-        image = _scaled(image, int(shorter * image.width / least), int(shorter * image.height / least))
-        left, top = round((image.width - self.size) / 2), round((image.height - self.size) / 2)
-        return image.crop((left, top, left + self.size, top + self.size))
+    def _called(self, index: int) -> str:
+        return str(self.files[index])
 
 
 def is_whole(value: object, least: int, most: float = np.inf) -> bool:
@@ -181,13 +214,13 @@ def _scaled(image: Image.Image, width: int, height: int) -> Image.Image:
     return image if same else image.resize((width, height), Image.Resampling.BILINEAR)
 
 
-def _rgb(opened: Image.Image, file: Path) -> Image.Image:
+def _rgb(opened: Image.Image, called: str) -> Image.Image:
     if opened.mode == "RGB":
         opened.load()
         return opened
     if opened.mode[0] in "IF":
         # Pillow would clip these to white.
-        raise StateError(f"{file} has pixels of type {opened.mode}, not of 8 bits: convert it to an 8-bit image.")
+        raise StateError(f"{called} has pixels of type {opened.mode}, not of 8 bits: convert it to an 8-bit image.")
     if opened.mode == "P" and "transparency" in opened.info:
         return opened.convert("RGBA").convert("RGB")
     return opened.convert("RGB")
@@ -217,7 +250,8 @@ def _checked(indices: Indices, count: int, name: str) -> NDArray[np.int64]:
     return found.astype(np.int64)
 
 
-def _count_workers(workers: int | None) -> int:
+def count_workers(workers: int | None) -> int:
+    """How many threads ``workers`` asks for: by default one a core."""
     if workers is None:
         # What this process may use, which in a container is less than what the machine has.
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,9 @@
 """Randomness that belongs to an image, not to the batch that it happens to be in."""
 
 import zlib
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +16,10 @@ Generator = np.random.Generator
 class Draws:
     """One counter-based generator an image, keyed by seed, corruption and the image's own index."""
 
-    def __init__(self, seed: int, name: str, severity: int, start: int, count: int) -> None:
-        self.seed, self.name, self.severity, self.start, self.count = seed, name, severity, start, count
+    def __init__(self, seed: int, name: str, severity: int, indices: Sequence[int] | NDArray[np.integer[Any]]) -> None:
+        self.seed, self.name, self.severity = seed, name, severity
+        self.indices = np.asarray(indices, dtype=np.uint64)
+        self.count = len(self.indices)
 
     @cached_property
     def generators(self) -> list[Generator]:
@@ -25,7 +29,7 @@ class Draws:
         counter = np.array([0, 0, 0, self.severity], dtype=np.uint64)
         keys = np.empty((self.count, 2), dtype=np.uint64)
         keys[:, 0] = self.seed
-        keys[:, 1] = np.arange(self.count, dtype=np.uint64) + np.uint64(stream + self.start)
+        keys[:, 1] = self.indices + np.uint64(stream)
         return [Generator(np.random.Philox(key=key, counter=counter)) for key in keys]
 
     def uniform(self, low: float, high: float, *shape: int) -> Floats:

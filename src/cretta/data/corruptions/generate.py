@@ -1,15 +1,18 @@
 """`corrupt`: checks what it is given, cuts it into pieces, and corrupts the pieces on all cores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...errors import BatchError, OptionError
 from . import blur, digital, noise, weather
 from .draws import Draws
 from .parameters import PARAMETER_SETS, Values, set_for
+from .photographs import frost_photographs
 from .pixels import Pixels
 from .spatter import spatter
 
@@ -57,42 +60,57 @@ def corrupt(
     *,
     parameters: str | None = None,
     start: int = 0,
+    indices: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    workers: int | None = None,
 ) -> Pixels:
     """Corrupt uint8 images (N, H, W, 3); the result has the same shape and type.
 
     `parameters` is "cifar", "tiny" or "imagenet"; without it the set follows the shorter side (below 48 px,
-    below 144 px, larger). Image i depends on the seed and on start + i only, never on batch or threads:
+    below 144 px, larger). `indices` are the images' own numbers, by default start, start + 1, …: an image depends on
+    the seed and on its number only, never on the batch, its order or the threads (`workers`, by default torch's):
 
     >>> images = np.zeros((8, 32, 32, 3), dtype=np.uint8)
     >>> whole = corrupt(images, "fog", severity=3)
     >>> bool((whole[5:] == corrupt(images[5:], "fog", severity=3, start=5)).all())
     True
+    >>> bool((whole[[6, 2]] == corrupt(images[[6, 2]], "fog", severity=3, indices=[6, 2])).all())
+    True
     """
-    function = _function(name)
+    check_corruption(name, severity, seed, parameters)
     _check_images(images)
-    _check_integer("severity", severity, 1, 5)
-    _check_integer("seed", seed, 0, 2**64 - 1)
     count, height, width, _ = images.shape
-    _check_integer("start", start, 0, 2**32 - count)
-    if parameters is not None and parameters not in PARAMETER_SETS:
-        raise OptionError(
-            f"unknown parameter set {parameters!r}; choose one of {', '.join(PARAMETER_SETS)}, "
-            "or leave it out to follow the image size"
-        )
+    numbers = _numbers(count, start, indices)
+    if workers is not None:
+        _check_integer("workers", workers, 1, 2**16)
+    function = _function(name)
     values = PARAMETER_SETS[parameters or set_for(height, width)][name][severity - 1]
     result = np.empty_like(images, order="C")
     size = max(1, _PIECE // (height * width))
 
     def work(first: int) -> None:
         piece = slice(first, min(first + size, count))
-        draws = Draws(seed, name, severity, start + first, piece.stop - first)
+        draws = Draws(seed, name, severity, numbers[piece])
         result[piece] = function(np.ascontiguousarray(images[piece]), draws, values)
 
     # The cap that the user gave torch holds here too.
-    with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
+    with ThreadPoolExecutor(max_workers=workers or torch.get_num_threads()) as pool:
         for _ in pool.map(work, range(0, count, size)):
             pass
     return result
+
+
+def check_corruption(name: str, severity: int, seed: int, parameters: str | None) -> None:
+    """Refuses what `corrupt` would refuse, frost without its photographs included, before there are images."""
+    _function(name)
+    _check_integer("severity", severity, 1, 5)
+    _check_integer("seed", seed, 0, 2**64 - 1)
+    if parameters is not None and parameters not in PARAMETER_SETS:
+        raise OptionError(
+            f"unknown parameter set {parameters!r}; choose one of {', '.join(PARAMETER_SETS)}, "
+            "or leave it out to follow the image size"
+        )
+    if name == "frost":
+        frost_photographs(1, 1, 1)
 
 
 def _function(name: str) -> Corruption:
@@ -126,3 +144,19 @@ def _check_images(images: object) -> None:
 def _check_integer(option: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not low <= value <= high:
         raise OptionError(f"{option} must be an integer from {low} to {high}, got {value!r}")
+
+
+def _numbers(count: int, start: int, indices: Sequence[int] | NDArray[np.integer[Any]] | None) -> NDArray[np.uint64]:
+    if indices is None:
+        _check_integer("start", start, 0, 2**32 - count)
+        return np.arange(start, start + count, dtype=np.uint64)
+    if start != 0:
+        raise OptionError(f"start={start!r} and indices are both given: give one of them, for indices say it all")
+    found = np.asarray(indices)
+    if found.shape != (count,) or not np.issubdtype(found.dtype, np.integer):
+        raise OptionError(
+            f"indices are {found.dtype} of shape {found.shape}: give {count} whole numbers, one for each image"
+        )
+    if found.min() < 0 or found.max() >= 2**32:
+        raise OptionError(f"indices run from {found.min()} to {found.max()}: give numbers from 0 to {2**32 - 1}")
+    return found.astype(np.uint64)

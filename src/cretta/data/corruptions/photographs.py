@@ -48,13 +48,17 @@ def _scaled_rows(photograph: Pixels, scale: float) -> Pixels:
     return scaled
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=10)
+def _scaled(number: int, scale: float) -> Pixels:
+    photograph = _originals()[number]
+    if scale == 1:
+        return photograph
+    return np.ascontiguousarray(_scaled_rows(_scaled_rows(photograph, scale).swapaxes(0, 1), scale).swapaxes(0, 1))
+
+
 def frost_photographs(scale: float, height: int, width: int) -> tuple[Pixels, ...]:
     """Return the five photographs at a scale, or larger where a crop of height × width would not fit."""
-    scaled = []
-    for photograph in _originals():
-        needed = max(scale, height / photograph.shape[0], width / photograph.shape[1])
-        rows = _scaled_rows(photograph, needed) if needed != 1 else photograph
-        both = _scaled_rows(rows.swapaxes(0, 1), needed) if needed != 1 else rows.swapaxes(0, 1)
-        scaled.append(np.ascontiguousarray(both.swapaxes(0, 1)))
-    return tuple(scaled)
+    return tuple(
+        _scaled(number, max(scale, height / photograph.shape[0], width / photograph.shape[1]))
+        for number, photograph in enumerate(_originals())
+    )

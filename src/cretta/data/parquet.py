@@ -1,0 +1,193 @@
+"""Images of one's own in Parquet files, as Hugging Face's datasets are published."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cretta.data.dataset import DecodedDataset, Labels, Pixels, Size, is_whole
+from cretta.data.folder import natural, numbered, some
+from cretta.data.row_groups import MEMORY, Part, RowGroups
+from cretta.errors import OptionError, StateError
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetDataset(DecodedDataset):
+    """Made by :func:`parquet_file`: encoded images in rows, decoded to RGB when asked for."""
+
+    name: str
+    rows: RowGroups
+    labels: Labels
+    classes: tuple[str, ...]
+    domain: str = ""
+    size: Size = None
+    shorter: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check(self.classes, len(self.rows))
+
+    def _decode(self, index: int) -> Pixels:
+        row = range(len(self))[index]
+        encoded = self.rows[row]
+        if not encoded:
+            raise StateError(f"{self._called(row)} holds no image: remove the row, or write the file's bytes into it.")
+        return self._opened(BytesIO(encoded), row)
+
+    def _called(self, index: int) -> str:
+        return self.rows.called(index)
+
+
+def parquet_file(
+    path: str | Path | Sequence[str | Path],
+    *,
+    image: str = "image",
+    label: str | None = "label",
+    classes: Sequence[str] | None = None,
+    name: str | None = None,
+    domain: str = "",
+    size: Size = None,
+    shorter: int | None = None,
+    memory: int = MEMORY,
+) -> ParquetDataset:
+    """Images of a Parquet file, of several in the order given, or of all .parquet files of a folder by name.
+
+    The column ``image`` holds encoded images (PNG, JPEG, …) as bytes, or as Hugging Face's struct of ``bytes`` and
+    ``path``. The column ``label`` holds whole numbers or names; ``label=None`` reads images without labels (-1).
+    Names are numbered in alphabetical order, or as in ``classes``. Numbers are named by the file's Hugging Face
+    features if it has some, by ``classes``, or by themselves; where both name them, ``classes`` gives the order.
+    ``size`` and ``shorter`` are those of :class:`FileDataset`.
+
+    Images are read when asked for. About ``memory`` bytes of them are kept; read in random order, larger files are
+    unpacked once into a temporary file.
+    """
+    if not is_whole(memory, 0):
+        raise OptionError(f"memory={memory!r}: give a number of bytes, such as {MEMORY}.")
+    files = _files(path)
+    parts = [_part(file, image) for file in files]
+    rows = RowGroups(parts, memory)
+    if len(rows) == 0:
+        raise StateError(f"{files[0]} holds no rows: give a file with images.")
+    if label is None:
+        labels, names = np.full(len(rows), -1, np.int64), tuple(classes or ())
+    else:
+        labels, names = _labels(parts, label, None if classes is None else tuple(classes))
+    given = Path(path) if isinstance(path, str | Path) else files[0]
+    called = name or (given.resolve().name if given.is_dir() else given.stem)
+    return ParquetDataset(called, rows, labels, names, domain, size, shorter)
+
+
+def _files(path: str | Path | Sequence[str | Path]) -> list[Path]:
+    if not isinstance(path, str | Path):
+        if len(path) == 0:
+            raise OptionError("the list of Parquet files is empty: give at least one.")
+        return [Path(each) for each in path]
+    place = Path(path)
+    if not place.is_dir():
+        return [place]
+    found = sorted(
+        (each for each in place.iterdir() if each.suffix == ".parquet" and each.name[0] != "."),
+        key=lambda each: natural(each.name),
+    )
+    if not found:
+        raise StateError(f"{place} holds no .parquet files: give the folder that does, or the files.")
+    return found
+
+
+def _part(file: Path, image: str) -> Part:
+    try:
+        footer = pq.read_metadata(file)
+    except (pa.ArrowException, OSError) as error:
+        raise StateError(f"{file} cannot be read as a Parquet file ({error}): restore the file.") from error
+    kind = _type(file, footer, image, "image=…")
+    if _is_binary(kind):
+        return Part(file, footer, image)
+    if pa.types.is_struct(kind) and any(each.name == "bytes" and _is_binary(each.type) for each in kind):
+        return Part(file, footer, f"{image}.bytes")
+    raise StateError(
+        f"{file}: the column {image!r} is of type {kind}; needed are encoded images as binary, or a struct with a "
+        "field bytes."
+    )
+
+
+def _type(file: Path, footer: Any, column: str, option: str) -> Any:
+    schema = footer.schema.to_arrow_schema()
+    if column not in schema.names:
+        raise StateError(
+            f"{file} has the columns {some(schema.names)}, not {column!r}: say which one it is with {option}."
+        )
+    kind = schema.field(column).type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_binary(kind: Any) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    return any(test(kind) for test in tests)
+
+
+def _is_text(kind: Any) -> bool:
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
+def _labels(parts: Sequence[Part], label: str, classes: tuple[str, ...] | None) -> tuple[Labels, tuple[str, ...]]:
+    written: list[Any] = []
+    texts, features = set(), set()
+    for part in parts:
+        kind = _type(part.path, part.footer, label, "label=…, or label=None for images without labels")
+        if not (_is_text(kind) or pa.types.is_integer(kind)):
+            raise StateError(
+                f"{part.path}: the column {label!r} is of type {kind}; needed are whole numbers or names of classes."
+            )
+        values = _values(part, label)
+        if None in values:
+            raise StateError(f"{part.path}, row {values.index(None)} has no label (NULL): complete or remove it.")
+        written += values
+        texts.add(_is_text(kind))
+        features.add(_class_names(part.footer, label))
+    if len(texts) > 1 or len(features) > 1:
+        raise StateError(
+            f"{parts[0].path} and the files after it disagree on what the labels in {label!r} mean: write them anew "
+            "with the same type and the same features, or read them one by one."
+        )
+    names = features.pop()
+    if not texts.pop():
+        labels = np.asarray(written, np.int64)
+        if names is None or classes in (None, names) or (labels < 0).all():
+            return labels, classes or names or numbered(int(labels.max()) + 1)
+        if labels.min() < 0 or labels.max() >= len(names):
+            raise StateError(
+                f"{parts[0].path}: labels run from {labels.min()} to {labels.max()}, for {len(names)} named classes."
+            )
+        written = [names[number] for number in written]
+    order = tuple(sorted(set(written))) if classes is None else classes
+    unknown = sorted(set(written) - set(order))
+    if unknown:
+        raise StateError(
+            f"{parts[0].path}: label {some(unknown)} is none of the {len(order)} classes ({some(order)}): name all."
+        )
+    places = {each: place for place, each in enumerate(order)}
+    return np.asarray([places[each] for each in written], np.int64), order
+
+
+def _values(part: Part, column: str) -> list[Any]:
+    try:
+        with pq.ParquetFile(part.path, metadata=part.footer) as file:
+            values: list[Any] = file.read(columns=[column]).column(0).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise StateError(f"{part.path} cannot be read as a Parquet file ({error}): restore the file.") from error
+    return values
+
+
+def _class_names(footer: Any, column: str) -> tuple[str, ...] | None:
+    """The names that Hugging Face's ``ClassLabel`` gives the numbers of a column, if the file has them."""
+    try:
+        features = json.loads((footer.metadata or {})[b"huggingface"])["info"]["features"]
+        names = features[column]["names"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return tuple(map(str, names)) if isinstance(names, list) and names else None

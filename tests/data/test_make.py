@@ -1,0 +1,244 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cretta.data import ArrayDataset, corrupt, corrupted, embedded, image_folder, imagenet_c, numpy_file
+from cretta.data.corruptions import photographs
+from cretta.data.make import make_arrays, make_files, make_folder
+from cretta.data.output import MANIFEST
+from cretta.errors import OptionError, StateError
+
+
+def clean(count: int = 40) -> ArrayDataset:
+    test = embedded("test")
+    return ArrayDataset("cifar10", test.images[:count], test.labels[:count], test.classes)
+
+
+def photos(folder: Path, count: int = 20) -> Path:
+    """Images of two sizes in two classes, as JPEG and PNG."""
+    for number, image in enumerate(embedded("test").images[:count]):
+        path = folder / ("cat", "dog")[number % 2] / f"{number}.{('JPEG', 'png')[number % 3 == 0]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[: 28 + 4 * (number % 4 == 0)]).save(path)
+    return folder
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_arrays_are_those_of_numpy_with_the_severities_one_after_the_other(tmp_path: Path) -> None:
+    source = clean()
+    heard: list[tuple[str, int, int]] = []
+    made = make_arrays(
+        source, tmp_path / "out", corruptions=["fog", "snow", "fog"], seed=3, progress=lambda *each: heard.append(each)
+    )
+    assert (made.new, made.there, made.sources) == (400, 0, 40)
+    for name in ("fog", "snow"):
+        whole = np.concatenate([corrupt(source.images, name, severity, seed=3) for severity in range(1, 6)])
+        np.save(tmp_path / "expected.npy", whole)
+        assert (tmp_path / "out" / f"{name}.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
+    # The type of the published labels: saved so, those of CIFAR-100-C have their published MD5.
+    np.save(tmp_path / "expected.npy", np.tile(source.labels, 5).astype(np.uint8))
+    assert (tmp_path / "out" / "labels.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
+    assert [domain for domain, _, _ in heard][:5] == [f"fog/{severity}" for severity in range(1, 6)]
+    assert sum(count for _, count, _ in heard) == heard[0][2] == 400
+    read = numpy_file(made.folder / "fog.npy", made.folder / "labels.npy")
+    assert np.array_equal(read.read([40 * 4 + 7])[0], corrupted(source, "fog", 5, seed=3)[7][0])
+
+
+def test_more_images_than_are_made_at_once(tmp_path: Path) -> None:
+    test = embedded("test")
+    make_arrays(test, tmp_path / "out", corruptions=["impulse_noise"])
+    made = np.load(tmp_path / "out" / "impulse_noise.npy")
+    for severity in (1, 5):
+        assert np.array_equal(
+            made[2000 * (severity - 1) : 2000 * severity], corrupt(test.images, "impulse_noise", severity)
+        )
+
+
+def test_a_second_call_makes_only_what_is_missing(tmp_path: Path) -> None:
+    source, out = clean(), tmp_path / "out"
+    make_arrays(source, out, corruptions=["fog"])
+    stamp = (out / "fog.npy").stat().st_mtime_ns
+    made = make_arrays(source, out, corruptions=["fog", "contrast"])
+    assert (made.new, made.there) == (200, 200)
+    assert (out / "fog.npy").stat().st_mtime_ns == stamp
+    make_arrays(source, tmp_path / "once", corruptions=["contrast", "fog"], workers=3)
+    assert tree(out) == tree(tmp_path / "once")
+    for options, said in (({"seed": 1}, "seed=0; asked for is seed=1"), ({"parameters": "tiny"}, "parameters='tiny'")):
+        with pytest.raises(OptionError, match=said):
+            make_arrays(source, out, corruptions=["fog"], **options)
+    with pytest.raises(OptionError, match="source="):
+        make_arrays(clean(41), out, corruptions=["fog"])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_files_are_the_corrupted_dataset_to_the_bit(tmp_path: Path, workers: int) -> None:
+    source = photos(tmp_path / "photos")
+    made = make_folder(source, corruptions=["fog", "glass_blur"], severities=[2, 5], seed=1, workers=workers)
+    assert (made.folder, made.new, made.there) == (tmp_path / "photos-C", 80, 0)
+    for name in ("fog", "glass_blur"):
+        for severity in (2, 5):
+            expected = corrupted(image_folder(source), name, severity, seed=1)
+            read = image_folder(made.folder / name / str(severity))
+            assert read.classes == ("cat", "dog")
+            assert [file.stem for file in read.files] == [file.stem for file in image_folder(source).files]
+            for index in range(20):
+                assert np.array_equal(read[index][0], expected[index][0])
+                assert read[index][1] == expected[index][1]
+    by_wnid = imagenet_c(made.folder, "fog", 5, wnids=["cat", "dog"])
+    assert by_wnid.labels.tolist() == [0] * 10 + [1] * 10
+
+
+def test_jpeg_keeps_names_and_comes_close(tmp_path: Path) -> None:
+    source = photos(tmp_path / "photos")
+    out = make_folder(source, tmp_path / "out", corruptions=["brightness"], severities=[3], format="jpeg").folder
+    names = {path.relative_to(out / "brightness/3").as_posix() for path in out.rglob("*.*") if path.name != MANIFEST}
+    assert {"cat/2.JPEG", "cat/0.jpg", "dog/1.JPEG"} <= names
+    assert len(names) == 20
+    with Image.open(out / "brightness/3/cat/2.JPEG") as file:
+        assert file.format == "JPEG"
+        tables = file.quantization  # type: ignore[attr-defined]
+    Image.new("RGB", (8, 8)).save(tmp_path / "85.jpg", quality=85)
+    with Image.open(tmp_path / "85.jpg") as file:
+        assert tables == file.quantization  # type: ignore[attr-defined]
+    exact = corrupted(image_folder(source), "brightness", 3)
+    near = image_folder(out / "brightness" / "3")
+    assert np.abs(near[0][0].astype(int) - exact[0][0]).mean() < 12
+
+
+def test_images_scaled_first_or_only_some(tmp_path: Path) -> None:
+    source = photos(tmp_path / "photos")
+    scaled = make_folder(source, tmp_path / "scaled", corruptions=["contrast"], severities=[1], size=16, images=3)
+    assert (scaled.new, scaled.sources) == (3, 3)
+    read = image_folder(scaled.folder / "contrast" / "1")
+    assert np.array_equal(read.read(range(3)), corrupted(image_folder(source, size=16), "contrast", 1).read(range(3)))
+    with pytest.raises(OptionError, match="images=21: give a whole number from 1 to 20"):
+        make_folder(source, tmp_path / "more", corruptions=["contrast"], images=21)
+
+
+def test_images_without_classes_and_at_any_depth(tmp_path: Path) -> None:
+    for name in ("10.png", "9.png", "deep/er/1.png"):
+        (tmp_path / "mix" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(embedded("test").images[0]).save(tmp_path / "mix" / name)
+    out = make_folder(tmp_path / "mix", corruptions=["snow"], severities=[1]).folder
+    assert {name for name in tree(out) if name != MANIFEST} == {f"snow/1/{name}" for name in tree(tmp_path / "mix")}
+    expected = corrupted(image_folder(tmp_path / "mix", labelled=False), "snow", 1)
+    made = image_folder(out / "snow" / "1", labelled=False)
+    assert np.array_equal(made.read(range(3)), expected.read(range(3)))
+
+
+def test_what_is_wrong_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, out = photos(tmp_path / "photos", 4), tmp_path / "out"
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"corruptions": ["rain"]}, "unknown corruption 'rain'"),
+        ({"corruptions": []}, "give at least one of each"),
+        ({"severities": [1, 6]}, "severity must be an integer from 1 to 5, got 6"),
+        ({"format": "gif"}, "format='gif': give one of png, jpeg"),
+        ({"parameters": "huge"}, "unknown parameter set 'huge'"),
+        ({"output": source / "inside"}, "give an output beside it"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(OptionError, match=message):
+            make_folder(source, **{"output": out, "corruptions": ["fog"], **options})
+    Image.new("RGB", (4, 4)).save(source / "cat" / "0.bmp")
+    with pytest.raises(OptionError, match=r"cat/0\.bmp and cat/0\.png would both become cat/0\.png: rename"):
+        make_folder(source, out, corruptions=["fog"])
+    monkeypatch.setattr(metadata, "files", lambda name: [])
+    photographs._originals.cache_clear()
+    photographs.frost_photographs.cache_clear()
+    with pytest.raises(OptionError, match=r'pip install "cretta\[data\]"'):
+        make_arrays(clean(), out, corruptions=["fog", "frost"])
+    assert not out.exists()
+    assert not (source / "inside").exists()
+
+
+def test_a_broken_source_stops_the_work_and_is_named(tmp_path: Path) -> None:
+    source = photos(tmp_path / "photos")
+    (source / "dog" / "1.JPEG").write_bytes(b"no image")
+    with pytest.raises(StateError, match=r"1\.JPEG cannot be read as an image"):
+        make_folder(source, tmp_path / "out", corruptions=["fog"], severities=[1])
+    for name, content in tree(tmp_path / "out").items():
+        assert len(content) > 100, name
+
+
+# Killed
+
+# A pause after each piece, so that there is time to be killed.
+MAKE = """
+import sys, time
+from pathlib import Path
+from cretta.data import embedded
+from cretta.data.make import make_arrays, make_folder
+out, pause = Path(sys.argv[1]), lambda *_: time.sleep(0.1)
+"""
+
+
+def killed(script: str, out: Path, arguments: list[str]) -> None:
+    """Runs a script until it has finished some files and is amid others, and kills it."""
+    process = subprocess.Popen([sys.executable, "-c", MAKE + script, str(out), *arguments])
+    try:
+        end = time.monotonic() + 100
+        while time.monotonic() < end and process.poll() is None:
+            finished = [path for path in out.rglob("*") if path.suffix in (".npy", ".png")]
+            if len(finished) > 2 and any((out / ".cretta-make").glob("*")):
+                break
+            time.sleep(0.002)
+        assert process.poll() is None, "it was through before it could be killed"
+        os.kill(process.pid, signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL there")
+def test_killed_amid_arrays_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    names = ["contrast", "brightness", "impulse_noise", "snow"]
+    out = tmp_path / "out"
+    killed("make_arrays(embedded('train'), out, corruptions=sys.argv[2:], progress=pause)", out, names)
+    present = [name for name in names if (out / f"{name}.npy").exists()]
+    assert 0 < len(present) < len(names)
+    for name in present:
+        assert np.load(out / f"{name}.npy").shape == (5000, 32, 32, 3)
+    source = embedded("train")
+    made = make_arrays(source, out, corruptions=names)
+    assert (made.there, made.new) == (len(present) * 5000, (4 - len(present)) * 5000)
+    make_arrays(source, tmp_path / "once", corruptions=names, workers=2)
+    assert tree(out) == tree(tmp_path / "once")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL there")
+def test_killed_amid_files_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    source, out = photos(tmp_path / "photos", 60), tmp_path / "out"
+    killed(
+        "make_folder(sys.argv[2], out, corruptions=['snow', 'fog'], severities=[4, 5], workers=2, progress=pause)",
+        out,
+        [str(source)],
+    )
+    there = list(out.rglob("*.png"))
+    for path in there:
+        with Image.open(path) as image:
+            image.load()
+    options: dict[str, Any] = {"corruptions": ["snow", "fog"], "severities": [4, 5]}
+    made = make_folder(source, out, **options)
+    assert (made.there, made.new) == (len(there), 240 - len(there))
+    assert 0 < len(there) < 240
+    make_folder(source, tmp_path / "once", workers=1, **options)
+    assert tree(out) == tree(tmp_path / "once")
+
+
+def test_paths_of_ones_own(tmp_path: Path) -> None:
+    source = image_folder(photos(tmp_path / "photos"))
+    paths = [f"n{label}/val_{index}.JPEG" for index, label in enumerate(source.labels)]
+    out = make_files(source, paths, tmp_path / "out", corruptions=["snow"], severities=[1], format="jpeg").folder
+    assert sorted(name for name in tree(out) if name != MANIFEST) == sorted(f"snow/1/{path}" for path in paths)
