@@ -1,0 +1,128 @@
+"""AugMix (Hendrycks et al., 2020) for a whole batch at once.
+
+Operations and their ranges are those of the published code, which works image by image with Pillow: nine of them, none
+of which is one of the corruptions to be tested on. Here the five geometric ones are one resampling of all images, the
+four tonal ones tables of 256 entries an image and channel.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cretta.errors import OptionError
+
+AUTOCONTRAST, EQUALIZE, POSTERIZE, SOLARIZE, ROTATE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = range(9)
+OPERATIONS = 9
+
+
+def augmix(
+    images: Tensor, generator: torch.Generator, *, severity: float = 3.0, width: int = 3, depth: int = 3
+) -> Tensor:
+    """(1 − m) x + m Σ w_k chain_k(x): uint8 (N, 3, H, W) → float in [0, 1].
+
+    ``width`` chains of 1 to ``depth`` random operations, weights w ~ Dirichlet(1), m ~ Beta(1, 1), all drawn for each
+    image on its own.
+    """
+    if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != 3:
+        raise OptionError(f"images are {images.dtype} of shape {tuple(images.shape)}: give uint8 (N, 3, H, W).")
+    if not 0.1 <= severity <= 10 or width < 1 or depth < 1:
+        raise OptionError(
+            f"severity={severity!r}, width={width!r}, depth={depth!r}: severity goes from 0.1 to 10, the others from 1."
+        )
+    count = len(images)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator)
+
+    chains = images.repeat_interleave(width, 0)
+    lengths = torch.randint(1, depth + 1, (len(chains),), generator=generator)
+    for step in range(depth):
+        operations = torch.randint(OPERATIONS, (len(chains),), generator=generator)
+        levels = 0.1 + (severity - 0.1) * uniform(len(chains))
+        signs = torch.where(uniform(len(chains)) < 0.5, -1.0, 1.0)
+        going = torch.nonzero(lengths > step).flatten()
+        chains[going] = apply(chains[going], operations[going], levels[going], signs[going])
+    # A Dirichlet(1, …, 1) is the normalised row of exponential variates.
+    weights = -torch.log1p(-uniform(count, width))
+    weights = weights / weights.sum(1, keepdim=True)
+    share = uniform(count, 1)
+    weights = (weights * share).to(images.device)
+    mixed = torch.einsum("nk,nkchw->nchw", weights, chains.view(count, width, *images.shape[1:]).float())
+    return (mixed + (1 - share.to(images.device)).view(-1, 1, 1, 1) * images.float()).div_(255)
+
+
+def apply(images: Tensor, operations: Tensor, levels: Tensor, signs: Tensor) -> Tensor:
+    """One operation each, by number, at levels from 0 to 10; bytes in and out."""
+    result = images.clone()
+    geometric = torch.nonzero(operations >= ROTATE).flatten()
+    if len(geometric):
+        matrices = _matrices(operations[geometric], levels[geometric], signs[geometric], images.shape[2])
+        result[geometric] = _resampled(images[geometric], matrices.to(images.device))
+    for operation, table in enumerate((_autocontrast, _equalize, _posterize, _solarize)):
+        chosen = torch.nonzero(operations == operation).flatten()
+        if len(chosen):
+            flat = images[chosen].flatten(2)
+            tables = table(flat, levels[chosen].to(images.device))
+            result[chosen] = tables.expand(*flat.shape[:2], 256).gather(2, flat.long()).view_as(images[chosen])
+    return result
+
+
+def _matrices(operations: Tensor, levels: Tensor, signs: Tensor, side: int) -> Tensor:
+    """Where each output pixel comes from: (N, 2, 3), in pixels, as Pillow's affine transform takes them."""
+    matrices = torch.zeros(len(operations), 2, 3)
+    matrices[:, 0, 0] = matrices[:, 1, 1] = 1
+    shear = levels * 0.3 / 10 * signs
+    shift = torch.trunc(levels * (side / 3) / 10) * signs
+    angle = torch.trunc(levels * 30 / 10) * signs * (math.pi / 180)
+    matrices[:, 0, 1] = torch.where(operations == SHEAR_X, shear, 0.0)
+    matrices[:, 1, 0] = torch.where(operations == SHEAR_Y, shear, 0.0)
+    matrices[:, 0, 2] = torch.where(operations == TRANSLATE_X, shift, 0.0)
+    matrices[:, 1, 2] = torch.where(operations == TRANSLATE_Y, shift, 0.0)
+    rotation = torch.stack((angle.cos(), -angle.sin(), angle.sin(), angle.cos()), 1).view(-1, 2, 2)
+    turned = torch.cat((rotation, side / 2 * (1 - rotation.sum(2, keepdim=True))), 2)
+    return torch.where((operations == ROTATE).view(-1, 1, 1), turned, matrices)
+
+
+def _resampled(images: Tensor, matrices: Tensor) -> Tensor:
+    """Bilinear; what comes from outside of the image is black, as with Pillow."""
+    height, width = images.shape[2:]
+    y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    places = torch.stack((x, y, torch.ones_like(x)), 2).to(images.device)
+    source = torch.einsum("nij,hwj->nhwi", matrices, places)
+    size = torch.tensor((width, height), device=images.device)
+    sampled = F.grid_sample(images.float(), source / size * 2 - 1, "bilinear", "border", align_corners=False)
+    inside = ((source >= 0) & (source < size)).all(3).unsqueeze(1)
+    return (sampled * inside + 0.5).to(torch.uint8)
+
+
+def _autocontrast(pixels: Tensor, levels: Tensor) -> Tensor:
+    low, high = pixels.amin(2, keepdim=True).double(), pixels.amax(2, keepdim=True).double()
+    grey = torch.arange(256, device=pixels.device).expand(*pixels.shape[:2], 256)
+    scale = 255 / (high - low).clamp(min=1)
+    stretched = torch.trunc(grey * scale - low * scale).clamp(0, 255)
+    return torch.where(high > low, stretched, grey).to(torch.uint8)
+
+
+def _equalize(pixels: Tensor, levels: Tensor) -> Tensor:
+    counts = torch.zeros(*pixels.shape[:2], 256, dtype=torch.long, device=pixels.device)
+    counts.scatter_add_(2, pixels.long(), torch.ones(1, dtype=torch.long, device=pixels.device).expand(pixels.shape))
+    brightest = counts.gather(2, pixels.amax(2, keepdim=True).long())
+    step = (pixels.shape[2] - brightest) // 255
+    below = counts.cumsum(2) - counts
+    flat = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
+    grey = torch.arange(256, device=pixels.device).expand_as(flat)
+    return torch.where(step > 0, flat, grey).to(torch.uint8)
+
+
+def _posterize(pixels: Tensor, levels: Tensor) -> Tensor:
+    bits = (4 - torch.trunc(levels * 4 / 10).long()).clamp(min=1)
+    mask = (0xFF << (8 - bits)) & 0xFF
+    return (torch.arange(256, device=pixels.device) & mask.view(-1, 1, 1)).to(torch.uint8)
+
+
+def _solarize(pixels: Tensor, levels: Tensor) -> Tensor:
+    threshold = 256 - torch.trunc(levels * 256 / 10).long().view(-1, 1, 1)
+    grey = torch.arange(256, device=pixels.device)
+    return torch.where(grey < threshold, grey, 255 - grey).to(torch.uint8)
