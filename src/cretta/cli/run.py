@@ -1,0 +1,212 @@
+"""`cretta run`: one run, or a product of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cretta import methods
+from cretta.bench import Buffer, Result, Run, Store, Workshop
+from cretta.bench.benchmarks import CLEAN, Benchmark
+from cretta.cli import given
+from cretta.cli.console import app, console, plain_errors
+from cretta.cli.grids import STORE, execute
+from cretta.errors import OptionError
+from cretta.report.content import Column, Row, Table, cell
+from cretta.report.tables import terminal
+
+RUNS, METHODS, PLACE = "What runs", "How", "Where"
+
+
+@app.command()
+def run(
+    data: Annotated[
+        str,
+        typer.Option(
+            help="embedded, cifar10, cifar100, tiny-imagenet, imagenet, pacs:photo (its source), or a folder that "
+            "holds train/<class>/ and test/<class>/.",
+            rich_help_panel=RUNS,
+        ),
+    ] = "embedded",
+    model: Annotated[
+        str,
+        typer.Option(help="A shipped name, a checkpoint of `cretta train`, or module:callable.", rich_help_panel=RUNS),
+    ] = "wrn-40-2-cifar10",
+    shift: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="fog, fog/5, clean, a domain of PACS, or all; may be given several times.",
+            show_default="gaussian_noise",
+            rich_help_panel=RUNS,
+        ),
+    ] = None,
+    severity: Annotated[
+        list[int] | None,
+        typer.Option(help="Of shifts given without one; several times.", show_default="5", rich_help_panel=RUNS),
+    ] = None,
+    stream: Annotated[
+        str,
+        typer.Option(help="iid, ordered, dirichlet, continual, gradual or mixed.", rich_help_panel=RUNS),
+    ] = "iid",
+    delta: Annotated[
+        float | None, typer.Option(help="Of the dirichlet stream: 10, 1, 0.1, 0.01.", rich_help_panel=RUNS)
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(help="The first so many of each shift.", show_default="all", rich_help_panel=RUNS)
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Scale images to this side, if they come as files.", rich_help_panel=RUNS)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images a batch.", show_default="the benchmark's", rich_help_panel=RUNS)
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="May be given several times; all for all.", show_default="cretta", rich_help_panel=METHODS),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Named options.", show_default="the method's for the benchmark", rich_help_panel=METHODS),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An option of the method, lr=0.001; values with | between are tried one by one, beta=0.5|1|2.",
+            rich_help_panel=METHODS,
+        ),
+    ] = None,
+    buffer: Annotated[
+        str, typer.Option(help="Source images: a share, 0.1, or a number, 1000.", rich_help_panel=METHODS)
+    ] = "0.1",
+    select: Annotated[str, typer.Option(help="random, confident or uncertain.", rich_help_panel=METHODS)] = "random",
+    clean_after: Annotated[
+        int, typer.Option(help="Clean images to predict afterwards, for what was forgotten.", rich_help_panel=METHODS)
+    ] = 0,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="May be given several times.", show_default="0", rich_help_panel=METHODS)
+    ] = None,
+    store: Annotated[Path, typer.Option(help="Where results are kept.", rich_help_panel=PLACE)] = STORE,
+    root: Annotated[
+        Path | None,
+        typer.Option(help="Where datasets lie.", show_default="as for cretta data", rich_help_panel=PLACE),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=PLACE)] = "auto",
+) -> None:
+    """Compare methods on streams that hurt; every result is kept, and none is computed twice.
+
+    What may be given several times is combined: two methods, three shifts and two seeds are twelve runs.
+
+    `cretta run --method source --method tent --method cretta --shift fog --shift jpeg_compression --images 1000`
+
+    `cretta run --stream dirichlet --delta 0.1 --method all --images 1000`
+
+    `cretta run --stream gradual --shift fog --method tent --method cretta --images 500`
+
+    `cretta run --option 'beta=0.5|1|2' --seed 0 --seed 1 --seed 2`
+
+    `cretta report` makes a page of all results.
+    """
+    with plain_errors():
+        workshop = Workshop(root, given.device(device))
+        benchmark = workshop.benchmark(data, size)
+        base = Run(
+            data=data,
+            domains=(CLEAN,),
+            model=model,
+            images=images,
+            size=size,
+            batch_size=batch_size or benchmark.batch_size,
+            buffer=Buffer(size=given.amount(buffer, "--buffer"), select=select),
+            clean_after=clean_after,
+        )
+        runs = [
+            dataclasses.replace(base, **place, **how, seed=each)
+            for place in _streams(
+                stream, delta, _shifts(shift or ["gaussian_noise"], severity or [5], benchmark), severity
+            )
+            for how in _methods(method or ["cretta"], preset, option or [], benchmark)
+            for each in seed or [0]
+        ]
+        results = execute(runs, Store(store), workshop)
+        console.print(terminal(summary(runs, results), console.width))
+
+
+def _shifts(given_shifts: list[str], severities: list[int], benchmark: Benchmark) -> list[str]:
+    """Domains, with a severity where they need one."""
+    found: list[str] = []
+    for shift in given_shifts:
+        for name in benchmark.domains if shift == "all" else (shift,):
+            plain = name == CLEAN or "/" in name or benchmark.corruptions == "none"
+            found += [name] if plain else [f"{name}/{severity}" for severity in severities]
+    return list(dict.fromkeys(found))
+
+
+def _streams(stream: str, delta: float | None, domains: list[str], severity: list[int] | None) -> list[dict[str, Any]]:
+    """The domains and the stream of each run."""
+    if stream == "gradual":
+        if severity:
+            raise OptionError("--severity with --stream gradual: it passes through all five; leave it out.")
+        corruptions = dict.fromkeys(domain.partition("/")[0] for domain in domains if domain != CLEAN)
+        levels = range(1, 6)
+        ways = [(CLEAN, *(f"{each}/{level}" for level in levels), CLEAN) for each in corruptions]
+        return [{"stream": stream, "domains": way} for way in ways]
+    if stream in ("continual", "mixed"):
+        return [{"stream": stream, "domains": tuple(domains)}]
+    return [{"stream": stream, "delta": delta, "domains": (domain,)} for domain in domains]
+
+
+def _methods(names: list[str], preset: str | None, pairs: list[str], benchmark: Benchmark) -> list[dict[str, Any]]:
+    """Every method with every combination of the values of its options."""
+    found = []
+    for name in methods.names() if names == ["all"] else names:
+        known = methods.get(name).presets
+        chosen = preset if preset is not None else benchmark.preset if benchmark.preset in known else None
+        combinations: list[list[str]] = [[]]
+        for pair in pairs:
+            key, _, values = pair.partition("=")
+            combinations = [[*each, f"{key}={value}"] for each in combinations for value in values.split("|")]
+        found += [
+            {"method": name, "preset": chosen, "options": tuple(given.options(name, each).items())}
+            for each in combinations
+        ]
+    return found
+
+
+def summary(runs: list[Run], results: dict[Run, Result]) -> Table:
+    """A row for each method and stream, over seeds."""
+    columns = (
+        Column("accuracy %", better="higher"),
+        Column("ECE %", better="lower"),
+        Column("NLL", better="lower", digits=3),
+        Column("energy"),
+        Column("GFLOPs", better="lower", digits=1),
+        Column("images/s", better="higher", digits=0),
+    )
+    groups: dict[Run, list[Result]] = {}
+    for each in runs:
+        groups.setdefault(dataclasses.replace(each, seed=0), []).append(results[each])
+    rows = []
+    for key, found in groups.items():
+        parts = [result.of() for result in found]
+        label = " ".join([key.method, *(f"{name}={value}" for name, value in key.options)])
+        cells = (
+            cell([100 * part.accuracy for part in parts]),
+            cell([100 * part.calibration_error for part in parts]),
+            cell([part.negative_log_likelihood for part in parts]),
+            cell([part.energy for part in parts]),
+            cell([result.cost["gflops"] for result in found]),
+            cell([part.images_per_second for part in parts]),
+        )
+        rows.append(Row(label, cells, _where(key)))
+    return Table("run", "Over the whole stream", "method", columns, tuple(rows))
+
+
+def _where(run: Run) -> str:
+    domains = run.domains[0] if len(run.domains) == 1 else f"{len(run.domains)} domains, {run.domains[1]} first"
+    if run.stream == "gradual":
+        domains = run.domains[1].partition("/")[0]
+    told = run.stream if run.delta is None else f"{run.stream} δ={run.delta:g}"
+    return f"{run.data} · {domains} · {told}"

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import BASE, network
+
+import cretta
+from cretta.bench import BatchRow, Buffer, Run, Workshop
+from cretta.bench.execute import execute, operations_of
+from cretta.data import corrupt, corrupted, embedded
+from cretta.errors import OptionError, StateError
+from cretta.streams import iid
+
+
+def rows_of(run: Run, workshop: Workshop, **options: Any) -> tuple[BatchRow, ...]:
+    return execute(run, workshop, **options).rows
+
+
+def plain(rows: tuple[BatchRow, ...]) -> list[BatchRow]:
+    return [dataclasses.replace(row, seconds=0.0) for row in rows]
+
+
+@pytest.mark.parametrize("method", ["source", "bn_adapt", "tent", "cretta"])
+def test_a_run_is_a_plain_loop_over_the_stream(method: str) -> None:
+    run = dataclasses.replace(BASE, method=method, seed=3, options=() if method == "source" else (("lr", 0.01),))
+    done = execute(run, Workshop())
+    rows = done.rows
+    assert done.clean_after is None
+    assert done.peak_bytes > 0
+
+    test, train = embedded("test"), embedded("train")
+    images = torch.from_numpy(corrupt(test.images[:60], "gaussian_noise", 5)).permute(0, 3, 1, 2).float() / 255
+    labels = torch.from_numpy(test.labels[:60])
+    buffer = cretta.SourceBuffer.sample(train, size=40, seed=3)
+    options: dict[str, Any] = dict(run.options)
+    model = cretta.adapt(network(), method, buffer=buffer, seed=3, **options)
+    for row, batch in zip(rows, iid(60, 20, seed=3), strict=True):
+        index = torch.from_numpy(batch.indices)
+        logits = model(images[index])
+        assert row.images == 20
+        assert row.right == int((logits.argmax(1) == labels[index]).sum())
+        assert row.energy == pytest.approx(-float(logits.logsumexp(1).mean()), rel=1e-5)
+        assert row.confidence == pytest.approx(float(logits.softmax(1).amax(1).sum()), rel=1e-5)
+        assert row.loss == model.last.loss
+        assert row.weight == model.last.weight
+        assert row.source_energy == model.last.source_energy
+        assert row.adapted == model.last.adapted
+        assert row.domain == "gaussian_noise/5"
+    assert (method == "cretta") == (rows[0].weight is not None)
+
+
+def test_the_same_run_gives_the_same_rows_whatever_ran_before() -> None:
+    workshop = Workshop()
+    first = rows_of(BASE, workshop)
+    for method in ("tent", "tea"):
+        execute(dataclasses.replace(BASE, method=method, options=()), workshop)
+    operations_of(BASE, workshop)
+    again = rows_of(BASE, workshop)
+    fresh = rows_of(BASE, Workshop())
+    assert plain(first) == plain(again) == plain(fresh)
+    other = rows_of(dataclasses.replace(BASE, seed=1), workshop)
+    assert plain(first) != plain(other)
+
+
+def test_a_gradual_stream_returns_to_the_source_frozen() -> None:
+    run = dataclasses.replace(
+        BASE,
+        method="tent",
+        options=(("lr", 0.05),),
+        stream="gradual",
+        domains=("clean", "fog/1", "fog/5", "clean"),
+        images=20,
+    )
+    rows = rows_of(run, Workshop())
+    assert [row.domain for row in rows] == ["clean", "fog/1", "fog/5", "clean again"]
+    assert [row.adapted for row in rows] == [True, True, True, False]
+    frozen = dataclasses.replace(run, domains=("clean", "fog/1", "fog/5", "clean", "clean"))
+    longer = rows_of(frozen, Workshop())
+    assert longer[3].adapted  # only the last is frozen
+
+
+def test_mixed_batches_take_every_image_from_its_own_domain() -> None:
+    run = dataclasses.replace(BASE, method="source", stream="mixed", domains=("fog/5", "contrast/5"), images=30)
+    rows = rows_of(run, Workshop())
+    assert sum(row.images for row in rows) == 60
+    apart = [rows_of(dataclasses.replace(run, stream="iid", domains=(domain,)), Workshop()) for domain in run.domains]
+    assert sum(row.right for row in rows) == sum(row.right for part in apart for row in part)
+    assert sum(row.confidence for row in rows) == pytest.approx(sum(row.confidence for part in apart for row in part))
+
+
+def test_clean_accuracy_afterwards_is_that_of_the_adapted_model() -> None:
+    quiet = dataclasses.replace(BASE, method="source", clean_after=50)
+    test = embedded("test")
+    x = torch.from_numpy(test.images[:50]).permute(0, 3, 1, 2).float() / 255
+    expected = float((network()(x).argmax(1) == torch.from_numpy(test.labels[:50])).float().mean())
+    assert execute(quiet, Workshop()).clean_after == pytest.approx(expected)
+
+
+def test_a_long_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    run = dataclasses.replace(BASE, images=100, method="cretta")
+    whole = rows_of(run, Workshop())
+
+    class CutError(Exception):
+        pass
+
+    for stop in (1, 3):
+        heard: list[int] = []
+
+        def hear(row: BatchRow, stop: int = stop, heard: list[int] = heard) -> None:
+            heard.append(row.batch)
+            if row.batch == stop:
+                raise CutError
+
+        with pytest.raises(CutError):
+            execute(run, Workshop(), progress=hear, unfinished=tmp_path / "notes", save_every=0.0)
+        # The batch that was cut off had not been noted.
+        assert heard[0] == (0 if stop == 1 else 1)
+    heard = []
+    rows = rows_of(
+        run, Workshop(), progress=lambda row: heard.append(row.batch), unfinished=tmp_path / "notes", save_every=0.0
+    )
+    assert heard == [3, 4]
+    assert plain(rows) == plain(whole)
+
+
+@pytest.mark.parametrize("damage", ["state", "rows", "other run"])
+def test_notes_that_cannot_be_used_are_not(tmp_path: Path, damage: str) -> None:
+    notes = tmp_path / "notes"
+    seen: list[int] = []
+
+    def stop(row: BatchRow) -> None:
+        if row.batch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(BASE, Workshop(), progress=stop, unfinished=notes, save_every=0.0)
+    run = BASE
+    if damage == "other run":
+        run = BASE.with_options(lr=0.5)
+    else:
+        next(notes.glob(f"*.{damage}")).write_bytes(b"damaged")
+    execute(run, Workshop(), progress=lambda row: seen.append(row.batch), unfinished=notes)
+    assert seen == [0, 1, 2]
+
+
+def test_buffers_follow_their_plan() -> None:
+    workshop = Workshop()
+    whole = workshop.buffer(BASE)
+    assert whole is not None
+    assert len(whole) == 40
+    assert workshop.buffer(BASE) is whole
+    share = workshop.buffer(dataclasses.replace(BASE, buffer=Buffer(size=0.02)))
+    assert share is not None
+    assert len(share) == 20
+    confident = workshop.buffer(dataclasses.replace(BASE, buffer=Buffer(size=40, select="confident")))
+    assert confident is not None
+    assert confident.fingerprint != whole.fingerprint
+    assert workshop.buffer(dataclasses.replace(BASE, method="tent")) is None
+    assert workshop.buffer(BASE.with_options(source="target")) is None
+
+
+def test_large_domains_are_read_by_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = rows_of(BASE, Workshop())
+    monkeypatch.setattr("cretta.bench.workshop.ROOM", 1)
+    read = rows_of(BASE, Workshop())
+    assert plain(kept) == plain(read)
+
+
+def test_costs_are_measured_once_for_runs_that_cost_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop = Workshop()
+    first = operations_of(BASE, workshop)
+    assert first["gflops"] > 0
+    assert operations_of(dataclasses.replace(BASE, seed=4, domains=("fog/5",)), workshop) is first
+    assert operations_of(dataclasses.replace(BASE, method="tea"), workshop)["gflops"] > 4 * first["gflops"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data": "cifar"}, "cifar10"),
+        ({"domains": ("fogg/5",)}, "fog"),
+        ({"domains": ("fog",)}, "severity"),
+        ({"method": "tente"}, "tent"),
+        ({"options": (("leaning", 1.0),)}, "lr"),
+        ({"options": (("lr", -1.0),)}, "lr=-1.0"),
+        ({"preset": "mars"}, "mars"),
+        ({"model": "nothing"}, "nothing"),
+    ],
+)
+def test_what_is_wrong_is_told_before_any_work(change: dict[str, Any], said: str) -> None:
+    with pytest.raises((OptionError, StateError), match=said):
+        Workshop().check(dataclasses.replace(BASE, **change))
+
+
+def test_shifted_images_are_the_corrupted_test_images() -> None:
+    run = Run(data="embedded", domains=("fog/5",), model="tiny:network", images=10)
+    domain = Workshop().domain(run, "fog/5")
+    expected = corrupted(embedded("test"), "fog", 5).read(range(10))
+    assert torch.equal(
+        (domain.batch(torch.arange(10)) * 255).round().byte().permute(0, 2, 3, 1), torch.from_numpy(expected)
+    )

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from cretta.bench import BatchRow, Result, Store
+from cretta.bench.result import batch_row, measures
+from cretta.bench.store import provenance
+from cretta.errors import StateError
+
+
+def row(batch: int = 0, **changes: object) -> BatchRow:
+    logits = torch.randn(20, 4, generator=torch.Generator().manual_seed(batch))
+    made = batch_row(batch, "fog/5", logits, torch.arange(20) % 4, None, 0.25)
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def result(key: str = "k" * 24) -> Result:
+    rows = (row(0), row(1, source_energy=-3.5, weight=0.5, loss=0.7, adapted=True, reason=""))
+    return Result(key, {"method": "tent", "options": {"lr": 0.1}}, rows, 0.5, {"gflops": 1.5}, {"versions": {"a": "1"}})
+
+
+def test_what_is_put_is_got(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results")
+    store.put(result())
+    assert result().key in store
+    assert store.get(result().key) == result()
+    assert list(store) == [result()]
+    assert store.keys() == [result().key]
+    assert store.get("other") is None
+
+
+def test_the_file_is_plain_parquet(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(result())
+    table = pq.read_table(store.path(result().key))
+    assert table.num_rows == 2
+    assert table.column("right").to_pylist() == [each.right for each in result().rows]
+    assert table.column("bin_images").to_pylist() == [list(each.bin_images) for each in result().rows]
+
+
+@pytest.mark.parametrize("damage", ["cut", "emptied", "text", "renamed"])
+def test_a_damaged_file_is_set_aside_and_counts_as_missing(tmp_path: Path, damage: str) -> None:
+    store = Store(tmp_path)
+    store.put(result())
+    path = store.path(result().key)
+    content = path.read_bytes()
+    key = result().key
+    if damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "emptied":
+        path.write_bytes(b"")
+    elif damage == "text":
+        path.write_text("hello")
+    else:
+        key = "x" * 24
+        path.rename(store.path(key))
+    assert store.get(key) is None
+    assert key not in store
+    assert len(store.set_aside) == 1
+    assert store.set_aside[0].parent == tmp_path / "damaged"
+    store.put(dataclasses.replace(result(), key=key))
+    assert store.get(key) is not None
+
+
+def test_every_flipped_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(result())
+    path = store.path(result().key)
+    content = path.read_bytes()
+    noticed = 0
+    for place in range(0, len(content), 37):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        found = store.get(result().key)
+        assert found is None or found == result()
+        noticed += found is None
+    assert noticed > 50
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(StateError, match="no space left"):
+        store.put(result())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("")
+    with pytest.raises(StateError, match="is a file"):
+        Store(tmp_path / "results")
+
+
+def test_a_claim_is_for_one_and_ends_with_its_process(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.claim("key") as ours, Store(tmp_path).claim("key") as theirs, store.claim("other") as other:
+        assert (ours, theirs, other) == (True, False, True)
+    assert not list(tmp_path.iterdir())
+    holder = (
+        "import sys, time\nfrom cretta.bench import Store\n"
+        f"with Store({str(tmp_path)!r}).claim('key') as ours:\n    print(ours, flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "True"
+        with store.claim("key") as ours:
+            assert not ours
+        process.kill()
+        process.wait()
+    with store.claim("key") as ours:
+        assert ours
+
+
+def test_provenance_says_what_ran_where() -> None:
+    told = provenance({"model": "a"}, torch.device("cpu"))
+    assert told["versions"]["torch"] == torch.__version__.split("+")[0] or told["versions"]["torch"]
+    assert told["machine"]["threads"] == torch.get_num_threads()
+    assert told["materials"] == {"model": "a"}
+
+
+def test_rows_add_up_to_the_measures_of_the_whole() -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits, labels = torch.randn(90, 5, generator=generator) * 3, torch.randint(5, (90,), generator=generator)
+    cut = (0, 20, 60, 90)
+    rows = [
+        batch_row(number, "fog/5", logits[a:b], labels[a:b], None, 0.5)
+        for number, (a, b) in enumerate(itertools.pairwise(cut))
+    ]
+    found, whole = measures(rows), measures([batch_row(0, "fog/5", logits, labels, None, 1.5)])
+    for field in dataclasses.fields(found):
+        assert getattr(found, field.name) == pytest.approx(getattr(whole, field.name), rel=1e-12)
+
+    # The same, written out.
+    probabilities = logits.double().softmax(1)
+    confidence, predicted = probabilities.max(1)
+    right = (predicted == labels).double()
+    error = 0.0
+    for low in range(10):
+        inside = (confidence > low / 10) & (confidence <= (low + 1) / 10)
+        if inside.any():
+            error += float(inside.double().mean() * (right[inside].mean() - confidence[inside].mean()).abs())
+    assert found.calibration_error == pytest.approx(error)
+    assert found.accuracy == pytest.approx(float(right.mean()))
+    assert found.error == pytest.approx(1 - float(right.mean()))
+    assert found.negative_log_likelihood == pytest.approx(
+        float(torch.nn.functional.cross_entropy(logits.double(), labels))
+    )
+    truth = torch.eye(5, dtype=torch.float64)[labels]
+    assert found.brier == pytest.approx(float((probabilities - truth).square().sum(1).mean()))
+    assert found.energy == pytest.approx(-float(logits.double().logsumexp(1).mean()))
+    assert found.images_per_second == pytest.approx(60)
+
+
+def test_no_rows_are_no_measure() -> None:
+    with pytest.raises(ValueError, match="no rows"):
+        measures([])

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cretta.bench import Run, Store
+from cretta.cli import app
+from cretta.cli.grids import duration
+
+SMALL = """
+import torch
+from torch import nn
+
+def network():
+    torch.manual_seed(7)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 4), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+    )
+"""
+BASE = ["run", "--model", "small_network:network", "--images", "30", "--batch-size", "10", "--buffer", "20"]
+
+
+@pytest.fixture(autouse=True)
+def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "small_network.py").write_text(SMALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def told(folder: Path) -> list[Run]:
+    return [Run.from_description(result.run) for result in Store(folder)]
+
+
+def test_what_is_given_several_times_is_combined_and_kept() -> None:
+    arguments = [*BASE, "--method", "source", "--method", "tent", "--shift", "fog", "--shift", "snow/3", "--seed", "0"]
+    first = CliRunner().invoke(app, [*arguments, "--seed", "1"])
+    assert first.exit_code == 0, first.output + first.stderr
+    runs = told(Path("results"))
+    assert len(runs) == 8
+    assert {run.domains for run in runs} == {("fog/5",), ("snow/3",)}
+    assert {run.method for run in runs} == {"source", "tent"}
+    assert {run.seed for run in runs} == {0, 1}
+    assert "8 runs, 240 images" in first.output
+    assert "±" in first.output
+    assert max(map(len, first.output.splitlines())) <= 80
+
+    again = CliRunner().invoke(app, [*arguments, "--seed", "1"])
+    assert "8 of 8 runs are in results already" in again.output
+    assert first.output.splitlines()[-8:] == again.output.splitlines()[-8:]
+
+
+def test_options_are_swept() -> None:
+    result = CliRunner().invoke(app, [*BASE, "--option", "beta=0.5|2", "--option", "lr=0.01", "--store", "sweep"])
+    assert result.exit_code == 0, result.output + result.stderr
+    runs = told(Path("sweep"))
+    assert {dict(run.options)["beta"] for run in runs} == {0.5, 2.0}
+    assert {dict(run.options)["lr"] for run in runs} == {0.01}
+    assert {run.preset for run in runs} == {"cifar10"}
+    assert {run.buffer.size for run in runs} == {20}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "domains", "stream"),
+    [
+        (["--stream", "gradual", "--shift", "fog"], ("clean", *(f"fog/{n}" for n in range(1, 6)), "clean"), "gradual"),
+        (["--stream", "mixed", "--shift", "fog", "--shift", "snow"], ("fog/5", "snow/5"), "mixed"),
+        (
+            ["--stream", "continual", "--shift", "fog", "--severity", "1", "--severity", "2"],
+            ("fog/1", "fog/2"),
+            "continual",
+        ),
+        (["--stream", "dirichlet", "--delta", "0.1", "--shift", "clean"], ("clean",), "dirichlet"),
+    ],
+)
+def test_streams(arguments: list[str], domains: tuple[str, ...], stream: str) -> None:
+    result = CliRunner().invoke(app, [*BASE, "--method", "bn_adapt", "--images", "10", *arguments])
+    assert result.exit_code == 0, result.output + result.stderr
+    (run,) = told(Path("results"))
+    assert run.domains == domains
+    assert run.stream == stream
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--method", "tnet"], "Did you mean 'tent'"),
+        (["--data", "cifar10", "--root", "nowhere"], "cretta data get cifar10"),
+        (["--shift", "rain"], "fog"),
+        (["--option", "betta=1"], "beta"),
+        (["--option", "beta=-1"], "beta=-1.0"),
+        (["--stream", "dirichlet"], "delta"),
+        (["--stream", "gradual", "--severity", "3"], "--severity"),
+        (["--model", "nothing"], "nothing"),
+        (["--preset", "mars"], "mars"),
+    ],
+)
+def test_bad_requests_get_a_message_and_leave_nothing(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, [*BASE, *arguments, "--store", "results"])
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert not list(Path("results").glob("*"))
+
+
+def test_durations_in_words() -> None:
+    assert [duration(seconds) for seconds in (40, 100, 5400, 12_000)] == ["40 s", "2 min", "1 h 30 min", "3 h 20 min"]
