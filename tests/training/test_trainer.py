@@ -13,6 +13,7 @@ from cretta import states
 from cretta.data import ArrayDataset, embedded
 from cretta.errors import OptionError, StateError
 from cretta.models import build, load, load_checkpoint
+from cretta.models.opened import open_model
 from cretta.training import News, Recipe, train
 from cretta.training.trainer import evaluate, flip_and_crop
 
@@ -77,14 +78,17 @@ def test_it_learns_what_it_is_shown(tmp_path: Path) -> None:
 def test_what_is_written_is_the_model_and_says_what_it_is(tmp_path: Path) -> None:
     trained = model()
     path = tmp_path / "out.safetensors"
-    result = train(
-        small(), trained, Recipe(epochs=0.4, batch_size=20), path, test=small(30), facts={"architecture": "a"}
-    )
+    told = {"architecture": "resnet-8-4", "classes": list(small().classes)}
+    result = train(small(), trained, Recipe(epochs=0.4, batch_size=20), path, test=small(30), facts=told)
     again = load_checkpoint(path, build("resnet-8-4")).eval()
     x = torch.rand(3, 3, 32, 32)
     torch.testing.assert_close(again(x), trained(x))
     _, facts = states.read(path, "model weights")
-    assert facts["architecture"] == "a"
+    assert facts["architecture"] == "resnet-8-4"
+    opened = open_model(str(path))
+    assert opened.side == 32
+    assert opened.classes == small().classes
+    torch.testing.assert_close(opened.net(x), trained(x))
     assert facts["accuracy"] == result.accuracy
     assert facts["recipe"]["epochs"] == 0.4
     assert [each.name for each in tmp_path.iterdir()] == ["out.safetensors"]

@@ -17,11 +17,11 @@ from cretta import states
 from cretta.data import ImageDataset
 from cretta.errors import OptionError, StateError
 from cretta.measure import Accuracy, Calibration
+from cretta.models.weights import WEIGHTS
 from cretta.training.augmix import augmix
 from cretta.training.recipe import Recipe
 
 KIND = "training checkpoint"
-WEIGHTS = "model weights"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,13 @@ def train(
     run.finish()
     accuracy, error = evaluate(model, test, device) if test is not None else (math.nan, math.nan)
     trained = Trained(run.epoch, run.seconds / 60, accuracy, error)
-    told = {"kind": WEIGHTS, **(facts or {}), "recipe": dataclasses.asdict(recipe), **dataclasses.asdict(trained)}
+    told = {
+        "kind": WEIGHTS,
+        "side": height,
+        **(facts or {}),
+        "recipe": dataclasses.asdict(recipe),
+        **dataclasses.asdict(trained),
+    }
     states.write(target, model.state_dict(), {key: _plain(value) for key, value in told.items()})
     kept.unlink(missing_ok=True)
     return trained
