@@ -21,6 +21,8 @@ from cretta.models.wide_resnet import WideResNet
 
 AnyClassifier = TypeVar("AnyClassifier", bound=Classifier)
 
+WEIGHTS = "model weights"
+"""The kind of file that training writes, and that says what network it is of."""
 SHIPPED = resources.files("cretta.models") / "shipped"
 
 # Where public training code puts the weights inside what it saves, tried in this order.

@@ -1,0 +1,7 @@
+"""Predictions for a whole set of images, into one file; a run that dies goes on where it was."""
+
+from cretta.predict.images import open_images
+from cretta.predict.run import predict
+from cretta.predict.summary import Summary
+
+__all__ = ["Summary", "open_images", "predict"]

@@ -1,0 +1,63 @@
+"""The images to predict, by what a user has: a folder of files, or a file of many."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from cretta.data.dataset import FileDataset, ImageDataset, Size
+from cretta.data.folder import image_folder, images_in, numpy_file, subfolders
+from cretta.data.parquet import ParquetDataset, parquet_file
+from cretta.errors import CrettaError, OptionError, StateError
+
+FILES = (".npy", ".npz", ".parquet")
+
+
+def open_images(
+    path: str | Path,
+    *,
+    size: Size = None,
+    shorter: int | None = None,
+    labelled: bool | None = None,
+    classes: Sequence[str] = (),
+) -> ImageDataset:
+    """A folder of images, flat, nested or by class, or a .npy, .npz or .parquet file of them.
+
+    ``labelled=None`` takes folders for classes if they are among the names in ``classes``, or if none are given; other
+    folders only hold images. ``size`` and ``shorter`` scale encoded images as :class:`~cretta.data.FileDataset` says.
+    """
+    source = Path(path)
+    if source.is_dir():
+        return dataclasses.replace(_folder(source, size, labelled, classes), shorter=shorter)
+    if source.suffix not in FILES or not source.is_file():
+        state = "a file of another kind" if source.exists() else "not there"
+        raise StateError(f"{source} is {state}: give a folder of images, or a file of many ({', '.join(FILES)}).")
+    if source.suffix == ".parquet":
+        return dataclasses.replace(_parquet(source, size, labelled, classes), shorter=shorter)
+    if size is not None:
+        raise OptionError(f"size={size!r}: the images in {source} have the size they have; leave it out.")
+    return numpy_file(source)
+
+
+def _folder(source: Path, size: Size, labelled: bool | None, classes: Sequence[str]) -> FileDataset:
+    if labelled is None:
+        folders = {folder.name for folder in subfolders(source)}
+        if not folders or images_in(source) or (classes and not folders <= set(classes)):
+            return image_folder(source, labelled=False, size=size)
+        try:
+            return image_folder(source, labelled=True, classes=classes or None, size=size)
+        except StateError:  # a folder without images: these are no classes
+            return image_folder(source, labelled=False, size=size)
+    return image_folder(source, labelled=labelled, classes=(classes or None) if labelled else None, size=size)
+
+
+def _parquet(source: Path, size: Size, labelled: bool | None, classes: Sequence[str]) -> ParquetDataset:
+    names = tuple(classes) or None
+    if labelled is not None:
+        return parquet_file(source, label="label" if labelled else None, classes=names if labelled else None, size=size)
+    unlabelled = parquet_file(source, label=None, size=size)
+    try:
+        return parquet_file(source, classes=names, size=size)
+    except CrettaError:  # no labels, or none of these classes
+        return unlabelled

@@ -1,0 +1,219 @@
+"""The work so far, kept beside the output, so that a process that dies can be followed by another.
+
+Batches are kept in numbered parts. The adapter's state after batch n is written when the part that ends there is safe;
+what a part holds beyond the newest whole state is thrown away and done again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cretta.adapter import Adapter
+from cretta.errors import BusyError, StateError
+
+if sys.platform != "win32":
+    import fcntl
+
+OURS = ("settings.json", "lock", "joined", "part-*", "state-*", ".settings", ".part", ".state-*")
+STATES = 2
+"""How many states are kept, lest the disk has hurt the newest."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How far the work has come."""
+
+    batches: int = 0
+    images: int = 0
+    mark: str = ""
+    """Fingerprint of the images done."""
+
+
+class WorkFolder:
+    """The folder ``<output>.work`` and what is in it, for one process at a time.
+
+    ``settings`` are everything, but the images, that the result depends on.
+    """
+
+    def __init__(self, output: Path, settings: Mapping[str, Any], *, restart: bool = False) -> None:
+        self.folder = output.with_name(f"{output.name}.work")
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings, default=str))  # as a file gives them back
+        self.parts: list[Path] = []
+        self._states: list[Path] = []
+        self._restart = restart
+        self._lock: IO[str] | None = None
+        self._alone = False
+
+    def __enter__(self) -> Self:
+        with writing(self.folder):
+            self.folder.mkdir(exist_ok=True)
+            self._lock = (self.folder / "lock").open("w")
+        try:
+            self._begin()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def _begin(self) -> None:
+        assert self._lock is not None
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BusyError(
+                    f"another process is at work in {self.folder}; wait for it, or choose another output."
+                ) from None
+        self._alone = True
+        if self._restart:
+            self._clear(keep=("lock",))
+        self._compare()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._alone and self.folder.is_dir() and not any(self.folder.glob("part-*")):
+            self.remove()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _compare(self) -> None:
+        file = self.folder / "settings.json"
+        if not any(self.folder.glob("part-*")):
+            self._clear(keep=("lock",))
+            with writing(file), replacing(file, self.folder / ".settings") as temporary:
+                temporary.write_text(json.dumps(self.settings, indent=1))
+            return
+        try:
+            kept = json.loads(file.read_text())
+        except (OSError, ValueError) as wrong:
+            raise StateError(f"{file} cannot be read ({wrong}); restart=True (--restart) begins anew.") from wrong
+        keys = [key for key in {**kept, **self.settings} if kept.get(key) != self.settings.get(key)]
+        if keys:
+            differences = "; ".join(_difference(key, kept.get(key), self.settings.get(key)) for key in keys)
+            raise StateError(
+                f"{self.folder} holds the beginning of another run: {differences}. Give what was given then, to go on "
+                "with it; restart=True (--restart) throws it away and begins anew."
+            )
+
+    def resume(self, model: Adapter[Any], marked: Callable[[int], str]) -> Kept:
+        """Takes ``model`` to the newest state that is whole; ``marked`` gives the fingerprint of so many images."""
+        found = {int(file.stem.partition("-")[2]): file for file in self.folder.glob("state-*.safetensors")}
+        for number in sorted(found, reverse=True):
+            parts = self._chain(number)
+            if not parts:
+                continue
+            facts = pq.read_schema(parts[-1]).metadata
+            kept = Kept(number, int(facts[b"images"]), facts[b"mark"].decode())
+            if marked(kept.images) != kept.mark:
+                raise StateError(
+                    f"of the {kept.images} images that are done, some were added, removed or changed since. Put them "
+                    "back to go on; restart=True (--restart) throws the work away and begins anew."
+                )
+            try:
+                model.restore(found[number])
+            except StateError:
+                continue
+            self._clear(keep=("lock", "settings.json", found[number].name, *(part.name for part in parts)))
+            self.parts, self._states = parts, [found[number]]
+            return kept
+        self._clear(keep=("lock", "settings.json"))
+        return Kept()
+
+    def _chain(self, end: int) -> list[Path]:
+        """The parts from the first batch to batch ``end``, or none if one is missing."""
+        by_start = {}
+        for part in self.folder.glob("part-*.parquet"):
+            first, last = map(int, part.stem.split("-")[1:])
+            if last <= end:
+                by_start[first] = (part, last)
+        chain, at = [], 0
+        while at < end:
+            if at not in by_start:
+                return []
+            part, at = by_start[at]
+            chain.append(part)
+        return chain
+
+    def keep(self, table: pa.Table, model: Adapter[Any], before: Kept, now: Kept) -> None:
+        """Puts away the rows of the batches from ``before`` to ``now``, then the state after them."""
+        part = self.folder / f"part-{before.batches:08d}-{now.batches:08d}.parquet"
+        facts = {"images": str(now.images), "mark": now.mark}
+        with writing(part), replacing(part, self.folder / ".part") as temporary:
+            pq.write_table(table.replace_schema_metadata(facts), temporary)
+        state = self.folder / f"state-{now.batches:08d}.safetensors"
+        model.save(state)
+        self.parts.append(part)
+        self._states.append(state)
+        while len(self._states) > STATES:
+            self._states.pop(0).unlink()
+
+    def columns(self) -> list[str]:
+        """Names of the columns of what is kept."""
+        return list(pq.read_schema(self.parts[0]).names)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """What is kept, part by part."""
+        for part in self.parts:
+            yield pq.read_table(part).replace_schema_metadata(None)
+
+    def remove(self) -> None:
+        """Takes away everything of ours, and the folder, unless somebody put something else there."""
+        self._clear()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _clear(self, keep: tuple[str, ...] = ()) -> None:
+        for pattern in OURS:
+            for file in self.folder.glob(pattern):
+                if file.name not in keep and file.is_file():
+                    file.unlink()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns what the disk complains of into an error that says so."""
+    try:
+        yield
+    except OSError as wrong:
+        raise StateError(
+            f"cannot write {path}: {wrong}. What was done before is kept; mend that, and the same command goes on."
+        ) from wrong
+
+
+@contextmanager
+def replacing(path: Path, temporary: Path) -> Iterator[Path]:
+    """A file to write to, which takes the name ``path`` when all of it is on the disk."""
+    try:
+        yield temporary
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _difference(key: str, kept: object, given: object) -> str:
+    if isinstance(kept, dict) and isinstance(given, dict):
+        inner = [each for each in {**kept, **given} if kept.get(each) != given.get(each)]
+        return "; ".join(_difference(each, kept.get(each), given.get(each)) for each in inner)
+    return f"{key} was {_short(kept)} and is {_short(given)}"
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 50 else f"{text[:24]}…"

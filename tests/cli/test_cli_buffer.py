@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from typer.testing import CliRunner
+
+import cretta
+from cretta.cli import app
+from cretta.data import embedded
+
+
+def call(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["buffer", *map(str, arguments)])
+
+
+def done(*arguments: object) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output + result.stderr
+    assert max(map(len, result.output.splitlines())) <= 80 or "/" in result.output
+    return str(result.output)
+
+
+def test_build_is_sample_and_save(tmp_path: Path) -> None:
+    output = tmp_path / "source.safetensors"
+    told = done("build", "embedded", "--output", output, "--size", 33, "--seed", 3)
+    buffer = cretta.SourceBuffer.load(output)
+    assert buffer.fingerprint == cretta.SourceBuffer.sample(embedded("train"), 33, seed=3).fingerprint
+    for word in ("33, each 3 x 32 x 32 of uint8", "rotate, once", "10; images of each: 3 to 4"):
+        assert word in told
+    shown = done("show", output)
+    assert "10; images of each: 3 to 4" in shown
+    assert buffer.labels is not None
+    counts = buffer.labels.bincount().tolist()
+    bars = [line.split() for line in shown.splitlines() if "█" in line]
+    assert [(int(bar[0]), int(bar[-1])) for bar in bars] == list(enumerate(counts))
+    assert len(next(bar[1] for bar in bars if bar[-1] == "4")) == 30
+
+
+@pytest.mark.parametrize("select", ["confident", "uncertain"])
+def test_select_by_what_a_model_says(select: str, tmp_path: Path) -> None:
+    test = embedded("test")
+    np.savez(tmp_path / "own.npz", images=test.images[:40], labels=test.labels[:40])
+    output = tmp_path / "source.safetensors"
+    command = ["build", tmp_path / "own.npz", "--output", output, "--size", "0.2", "--select", select]
+    done(*command, "--model", "wrn-40-2-cifar10", "--augment", "none")
+    net = cretta.models.load("wrn-40-2-cifar10")
+    with torch.no_grad():
+        confidence = net(torch.from_numpy(test.images[:40]).permute(0, 3, 1, 2).float() / 255).softmax(-1).amax(-1)
+    best = {}
+    for number in confidence.argsort(descending=select == "uncertain").tolist():
+        best[int(test.labels[number])] = number  # the last one stays
+    buffer = cretta.SourceBuffer.load(output)
+    assert buffer.labels is not None
+    for image, label in zip(buffer.images, buffer.labels.tolist(), strict=True):
+        assert torch.equal(image, torch.from_numpy(test.images[best[label]]).permute(2, 0, 1))
+
+
+def test_folders_scaled_to_what_the_model_takes(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        for number in range(5):
+            Image.new("RGB", (60 + number, 40), (number, 0, 0)).save(tmp_path / "train" / name / f"{number}.png")
+    output = tmp_path / "source.safetensors"
+    wrong = call("build", tmp_path / "train", "--output", output, "--size", "1.0")
+    assert wrong.exit_code == 2
+    assert "differ in size" in wrong.stderr
+    assert not output.exists()
+    told = done("build", tmp_path / "train", "--output", output, "--size", "0.4", "--image-size", "16", "--shorter", 16)
+    assert "4, each 3 x 16 x 16" in told
+    assert "2; images of each: 2" in told
+    assert "█" not in told
+    flat = tmp_path / "train" / "cat"
+    told = done("build", flat, "--output", output, "--size", 2, "--image-size", "8x9", "--overwrite", "--renew")
+    assert "2, each 3 x 8 x 9" in told
+    assert "not known" in told
+    assert "rotate, anew at every use" in told
+
+
+def test_a_buffer_with_an_augmentation_of_ones_own(tmp_path: Path) -> None:
+    def own(x: Tensor) -> Tensor:
+        return x
+
+    cretta.SourceBuffer(torch.rand(4, 3, 5, 5), augment=own).save(tmp_path / "own.safetensors")
+    told = done("show", tmp_path / "own.safetensors")
+    assert "callable" in told
+    assert "4, each 3 x 5 x 5 of float32" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lost"], "lost is not there"),
+        (["embedded", "--size", "ten"], "--size ten"),
+        (["embedded", "--size", "0"], "1 to 1000"),
+        (["embedded", "--size", "1.5"], "at most 1"),
+        (["embedded", "--select", "certain"], "uncertain"),
+        (["embedded", "--select", "confident"], "--model"),
+        (["embedded", "--augment", "flip"], "rotate"),
+        (["embedded", "--image-size", "8"], "32x32"),
+        (["embedded", "--select", "confident", "--model", "lost"], "no model 'lost'"),
+        (["embedded", "--output", "out.pt"], ".safetensors"),
+        (["embedded", "--output", "there.safetensors"], "--overwrite"),
+        (["embedded", "--seed", "-1"], "--seed"),
+    ],
+)
+def test_wrong_requests_get_a_message_and_change_nothing(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.safetensors").write_text("mine")
+    output = [] if "--output" in arguments else ["--output", "out.safetensors"]
+    result = call("build", *arguments, *output)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr.replace("\n", "")
+    assert "Traceback" not in result.output + result.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["there.safetensors"]
+
+
+def test_showing_what_is_no_buffer(tmp_path: Path) -> None:
+    assert "no such file" in call("show", tmp_path / "lost.safetensors").stderr
+    cretta.adapt(cretta.models.build("resnet-8"), "source").save(tmp_path / "state.safetensors")
+    result = call("show", tmp_path / "state.safetensors")
+    assert result.exit_code == 2
+    assert "not a source buffer" in result.stderr
+
+
+def test_help_teaches() -> None:
+    told = done("build", "--help")
+    for word in ("cretta buffer build train/", "--select", "--image-size 224"):
+        assert word in told

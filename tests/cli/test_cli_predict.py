@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import cretta
+from cretta.cli import app, given
+from cretta.data import embedded
+from cretta.errors import OptionError
+
+COMMAND = [sys.executable, "-c", "from cretta.cli import app; app()"]
+COUNT, BATCH, FEW = 1000, 20, 24
+NET = """
+import os, time, torch
+from torch import nn
+torch.set_num_threads(1)
+PAUSE = float(os.environ.get("CLI_NET_PAUSE", 0))
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 3, 4), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, 8, 3, 2), nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, 10)
+    def forward(self, x):
+        time.sleep(PAUSE)
+        x = torch.relu(self.bn1(self.conv1(x)))
+        return self.fc(torch.relu(self.bn2(self.conv2(x))).mean((2, 3)))
+def make():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Net()
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 1 000 photos, the same of a few by class, a network, and source images for it."""
+    root, test = tmp_path_factory.mktemp("home"), embedded("test")
+    (root / "photos").mkdir()
+    for number in range(COUNT):
+        Image.fromarray(test.images[number]).save(root / "photos" / f"{number}.png")
+    for number in range(FEW):
+        place = root / "classes" / test.classes[test.labels[number]]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(test.images[number]).save(place / f"{number}.png")
+    (root / "cli_net.py").write_text(NET)
+    source = cretta.SourceBuffer.sample(embedded("train"), size=100)
+    source.with_augment("none").save(root / "source.safetensors")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+
+
+def command_line(arguments: tuple[object, ...]) -> list[str]:
+    """On the CPU unless told otherwise: numbers are compared to the bit."""
+    return ["predict", *map(str, arguments), *([] if "--device" in arguments else ["--device", "cpu"])]
+
+
+def call(*arguments: object) -> Any:
+    return CliRunner().invoke(app, command_line(arguments))
+
+
+def done(*arguments: object) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output + result.stderr
+    return str(result.output + result.stderr)
+
+
+def start(*arguments: object, pause: float = 0.0) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80", "CLI_NET_PAUSE": str(pause)}
+    command = [*COMMAND, *command_line(arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def states_in(work: Path) -> int:
+    """After how many batches the newest state was kept."""
+    return max((int(file.stem.split("-")[1]) for file in work.glob("state-*.safetensors")), default=0)
+
+
+def stopped_at(batches: int, how: signal.Signals, output: Path, *arguments: object) -> tuple[int, str]:
+    """Runs the command in a process of its own until so many batches are kept, then stops it."""
+    work, deadline = output.with_name(f"{output.name}.work"), time.monotonic() + 120
+    with start(*arguments, "--output", output, pause=0.008) as process:
+        while states_in(work) < batches:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(how)
+        _, told = process.communicate()
+    assert not output.exists()
+    assert batches <= states_in(work)
+    return process.returncode, told
+
+
+# Killed, and started again.
+
+SMALL = ["photos", "--model", "cli_net:make", "--batch-size", str(BATCH), "--save-every", "0"]
+
+
+def test_killed_again_and_again_the_file_is_the_same(tmp_path: Path) -> None:
+    whole, halved = tmp_path / "whole.csv", tmp_path / "halved.csv"
+    moving = [*SMALL, "--method", "bn_adapt", "--statistics", "moving"]
+    done(*moving, "--output", whole)
+    assert whole.read_text().count("\n") == COUNT + 1
+    for batches in (10, 25):
+        code, _ = stopped_at(batches, signal.SIGKILL, halved, *moving)
+        assert code == -signal.SIGKILL
+    code, told = stopped_at(40, signal.SIGINT, halved, *moving)
+    assert code == 130
+    assert "the same command goes on" in told
+    assert "images done before" in done(*moving, "--output", halved)
+    assert halved.read_bytes() == whole.read_bytes()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["halved.csv", "whole.csv"]
+
+
+def test_killed_half_way_the_parquet_file_is_the_same(tmp_path: Path) -> None:
+    whole, halved = tmp_path / "whole.parquet", tmp_path / "halved.parquet"
+    learning = [*SMALL, "--buffer", "source.safetensors", "--option", "lr=0.01", "--guard", "rollback"]
+    done(*learning, "--output", whole)
+    stopped_at(25, signal.SIGKILL, halved, *learning)
+    other = call(*learning, "--output", halved, "--option", "beta=2")
+    assert other.exit_code == 2
+    assert "beta was 1.0 and is 2.0" in other.stderr
+    assert "--restart" in other.stderr
+    assert "images done before" in done(*learning, "--output", halved)
+    assert pq.read_table(halved) == pq.read_table(whole)
+    assert halved.read_bytes() == whole.read_bytes()
+
+
+def test_the_shipped_model_killed_on_class_folders(tmp_path: Path) -> None:
+    """In random order, with labels."""
+    whole, halved = tmp_path / "whole.parquet", tmp_path / "halved.parquet"
+    command = ["classes", "--model", "wrn-40-2-cifar10", "--method", "tent", "--batch-size", 8, "--save-every", 0]
+    told = done(*command, "--output", whole)
+    assert "in random order" in told
+    assert "accuracy %" in told
+    assert "ECE %" in told
+    stopped_at(1, signal.SIGKILL, halved, *command)
+    done(*command, "--output", halved)
+    assert halved.read_bytes() == whole.read_bytes()
+    table = pq.read_table(whole).to_pylist()
+    assert len(table) == FEW
+    assert sum(row["correct"] for row in table) > FEW / 2
+    for row in table:
+        assert row["path"].split("/")[0] == embedded("test").classes[row["label"]]
+        assert row["correct"] == (row["class"] == row["path"].split("/")[0])
+
+
+# What it does.
+
+
+def test_rows_are_those_of_a_plain_loop(tmp_path: Path, home: Path) -> None:
+    output = tmp_path / "out.parquet"
+    told = done("photos", "--model", "cli_net:make", "--buffer", "source.safetensors", "--batch-size", 300)
+    Path("predictions.parquet").rename(output)
+    sys.path.insert(0, str(home))
+    try:
+        import cli_net  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(home))
+    model = cretta.adapt(cli_net.make().eval(), "cretta", buffer=cretta.SourceBuffer.load("source.safetensors"))
+    table = pq.read_table(output).to_pylist()
+    assert [row["path"] for row in table] == [f"{number}.png" for number in range(COUNT)]
+    confidences = []
+    for first in range(0, COUNT, 300):
+        images = []
+        for number in range(first, min(first + 300, COUNT)):
+            with Image.open(home / "photos" / f"{number}.png") as image:
+                images.append(np.array(image))
+        logits = model(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255)
+        confidences += logits.softmax(-1).amax(-1).tolist()
+        mine = table[first : first + 300]
+        assert [row["prediction"] for row in mine] == logits.argmax(-1).tolist()
+        assert [row["energy"] for row in mine] == cretta.energy(logits).tolist()
+    assert [row["confidence"] for row in table] == confidences
+    assert f"{100 * np.mean(confidences):.1f}" in told
+    for word in ("images", "1000", "4 of them adapted to", "class", "images/s", "predictions.parquet"):
+        assert word in told
+    assert "accuracy" not in told
+    assert max(map(len, told.splitlines())) <= 80
+
+
+def test_out_of_the_box(tmp_path: Path) -> None:
+    test = embedded("test")
+    (tmp_path / "photos").mkdir()
+    for number in range(9):
+        Image.fromarray(test.images[number]).save(tmp_path / "photos" / f"{number}.png")
+    command = [tmp_path / "photos", "--model", "wrn-40-2-cifar10", "--buffer", "embedded"]
+    assert "1, 1 of them adapted to" in done(*command, "--output", tmp_path / "out.parquet")
+    source = cretta.SourceBuffer.sample(embedded("train"), size=1000)
+    model = cretta.adapt(cretta.models.load("wrn-40-2-cifar10"), "cretta", buffer=source)
+    table = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    order = [int(Path(row["path"]).stem) for row in table]
+    logits = model(torch.from_numpy(test.images[order]).permute(0, 3, 1, 2).float() / 255)
+    assert [row["energy"] for row in table] == cretta.energy(logits).tolist()
+    assert [row["class"] for row in table] == [test.classes[number] for number in logits.argmax(1).tolist()]
+
+
+def test_options_reach_the_method(tmp_path: Path) -> None:
+    """Each of them changes what comes out."""
+    base = ["classes", "--model", "cli_net:make", "--method", "tent", "--batch-size", 12]
+    variants: list[list[object]] = [
+        [],
+        ["--option", "lr=0.1"],
+        ["--option", "lr=0.1", "--option", "steps=2"],
+        ["--statistics", "moving"],
+        ["--seed", 1],
+        ["--order", "files"],
+        ["--size", "24"],
+        ["--size", "24x20"],
+        ["--size", "24", "--shorter", 24],
+        ["--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2"],
+        ["--batch-size", 5],
+    ]
+    seen = set()
+    for number, variant in enumerate(variants):
+        done(*base, *variant, "--output", tmp_path / f"{number}.csv")
+        seen.add((tmp_path / f"{number}.csv").read_bytes())
+    assert len(seen) == len(variants)
+
+
+def test_going_on_with_the_next_folder(tmp_path: Path) -> None:
+    """One folder and then the other, from the state kept, are the same as both in one."""
+    photos, tent = Path("photos"), ["--model", "cli_net:make", "--method", "tent", "--option", "lr=0.1"]
+    for name, numbers in (("both", range(90)), ("one", range(60)), ("two", range(60, 90))):
+        (tmp_path / name).mkdir()
+        for number in numbers:
+            (tmp_path / name / f"{number}.png").write_bytes((photos / f"{number}.png").read_bytes())
+    state = tmp_path / "state.safetensors"
+    tent += ["--batch-size", 30]  # type: ignore[list-item]
+    done(tmp_path / "both", *tent, "--output", tmp_path / "both.csv")
+    told = done(tmp_path / "one", *tent, "--output", tmp_path / "one.csv", "--keep-state", state)
+    assert str(state) in told.replace("\n", "")
+    done(tmp_path / "two", *tent, "--output", tmp_path / "two.csv", "--continue-from", state)
+
+    def predictions(name: str) -> list[list[str]]:
+        lines = [line.split(",") for line in (tmp_path / f"{name}.csv").read_text().splitlines()[1:]]
+        return [[*line[:1], *line[2:]] for line in lines]  # without the batch's number
+
+    assert predictions("one") + predictions("two") == predictions("both")
+    wrong = call(tmp_path / "two", "--model", "wrn-40-2-cifar10", "--method", "tent", "--continue-from", state)
+    assert wrong.exit_code == 2
+    assert "does not fit" in wrong.stderr
+
+
+def test_images_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for number in range(9):
+        content = Path("photos", f"{number}.png").read_bytes()
+        (tmp_path / "photos" / f"{number}.png").write_bytes(content if number != 4 else b"no image")
+    command = [tmp_path / "photos", "--model", "cli_net:make", "--method", "source", "--batch-size", 3]
+    result = call(*command, "--output", tmp_path / "out.csv")
+    assert result.exit_code == 2
+    for word in ("4.png", "3 of 9 images are done", "--on-error skip"):
+        assert word in result.stderr
+    assert not (tmp_path / "out.csv").exists()
+    told = done(*command, "--output", tmp_path / "out.csv", "--on-error", "skip")
+    assert "9, 1 of them could not be read" in told
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines[5].startswith('"4.png",1,,,,,false,')
+    assert "cannot be read as an image" in lines[5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["classes", "--batch-size", 1, "--labels", "no"], "--statistics moving"),
+        (["classes", "--batch-size", 23], "the last batch has 1 of 23"),
+        (["classes", "--buffer", "embedded"], "of CIFAR-10"),
+        (["classes", "--option", "lr=5", "--guard", "reset", "--batch-size", 12], "reset to the source model"),
+    ],
+)
+def test_notes_on_what_is_probably_not_meant(arguments: list[object], said: str, tmp_path: Path) -> None:
+    base = ["--model", "cli_net:make", "--output", tmp_path / "out.csv", "--option", "augment=none"]
+    base += ["--buffer", "source.safetensors"] if "--buffer" not in arguments else []
+    assert said in done(*arguments, *base)
+
+
+def test_folders_that_are_no_classes(tmp_path: Path) -> None:
+    (tmp_path / "photos" / "monday").mkdir(parents=True)
+    (tmp_path / "photos" / "tuesday").mkdir()
+    for number in range(4):
+        day = "monday" if number % 2 else "tuesday"
+        (tmp_path / "photos" / day / f"{number}.png").write_bytes(Path("photos", f"{number}.png").read_bytes())
+    base = [tmp_path / "photos", "--model", "cli_net:make", "--method", "source", "--overwrite"]
+    base += ["--output", tmp_path / "out.csv"]
+    assert "--labels yes" in done(*base)
+    assert "accuracy" in done(*base, "--labels", "yes")
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(["tuesday", "monday", *"abcdefgh"]))
+    told = done(*base, "--class-names", names)
+    assert "accuracy" in told
+    assert any(name in told for name in ("monday", "tuesday", *"abcdefgh"))
+    labels = [line.split(",")[8] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
+    assert sorted(labels) == ["0", "0", "1", "1"]
+
+
+# Compiled models.
+
+
+def test_torchscript_and_an_exported_program(tmp_path: Path) -> None:
+    from cretta.models.opened import open_model
+
+    net = open_model("cli_net:make").net
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.", DeprecationWarning)
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec", FutureWarning)
+        warnings.filterwarnings("ignore", category=torch.jit._trace.TracerWarning)
+        torch.jit.save(torch.jit.trace(net, torch.rand(2, 3, 32, 32)), tmp_path / "traced.pt")
+        program = torch.export.export(net, (torch.rand(12, 3, 24, 24),))
+        torch.export.save(program, tmp_path / "fixed.pt2")
+    base = ["classes", "--batch-size", 12, "--output", tmp_path / "out.csv"]
+    done(*base, "--model", tmp_path / "traced.pt", "--method", "source")
+    (tmp_path / "out.csv").unlink()
+    for method in ("bn_adapt", "cretta"):
+        result = call(*base, "--model", tmp_path / "traced.pt", "--method", method)
+        assert result.exit_code == 2
+        assert "Use 'source'; for all methods, export it by torch.export" in result.stderr
+    # The size of images is the program's.
+    done(*base, "--model", tmp_path / "fixed.pt2", "--method", "tent")
+    done(
+        *base[:3], "--model", "cli_net:make", "--method", "tent", "--size", "24x24", "--output", tmp_path / "eager.csv"
+    )
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "eager.csv").read_bytes()
+    result = call(*base, "--model", tmp_path / "fixed.pt2", "--method", "tent", "--batch-size", 20, "--overwrite")
+    assert result.exit_code == 2
+    assert "exactly 12" in result.stderr
+    assert "dynamic_shapes" in result.stderr
+
+
+# Wrong requests.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lost"], "lost is not there"),
+        (["cli_net.py"], "a file of another kind"),
+        (["--model", "lost"], "wrn-40-2-cifar10"),
+        (["--model", "lost:make"], "cannot be imported"),
+        (["--model", "cli_net:lost"], "cannot be imported"),
+        (["--model", "source.safetensors"], "Give architecture"),
+        (["--architecture", "wrn-40-2"], "for a checkpoint"),
+        (["--method", "tant"], "Did you mean 'tent'"),
+        (["--method", "cretta"], "--buffer FILE"),
+        (["--method", "cretta", "--buffer", "lost"], "lost: no such file"),
+        (["--option", "lr"], "key=value"),
+        (["--option", "lrr=1"], "Did you mean 'lr'"),
+        (["--option", "lr=fast"], "lr='fast'"),
+        (["--option", "lr=1", "--option", "lr=2"], "given twice"),
+        (["--option", "steps=1.5"], "whole number"),
+        (["--option", "guard=warn", "--guard", "warn"], "give one of them"),
+        (["--preset", "cifar11"], "cifar1"),
+        (["--statistics", "mean"], "'moving'"),
+        (["--guard", "shout"], "'rollback'"),
+        (["--seed", "-1"], "seed=-1"),
+        (["--batch-size", "0"], "--batch-size"),
+        (["--size", "big"], "--size big"),
+        (["--size", "0"], "--size 0"),
+        (["--shorter", "5"], "shorter=5"),
+        (["--order", "size"], "files, random"),
+        (["--labels", "maybe"], "auto, no, yes"),
+        (["--labels", "yes", "--class-names", "cli_net.py"], "none of the"),
+        (["--class-names", "lost.txt"], "lost.txt"),
+        (["--on-error", "cry"], "stop"),
+        (["--device", "tpu"], "--device tpu"),
+        (["--device", "cuda:99"], "--device cuda:99"),
+        (["--mean", "a"], "--mean a"),
+        (["--mean", "0.5,0.5,0.5"], "give both"),
+        (["--workers", "0"], "--workers"),
+        (["--save-every", "-1"], "save_every=-1"),
+        (["--continue-from", "lost"], "lost: no such file"),
+        (["--keep-state", "nowhere/state"], "nowhere does not exist"),
+        (["--output", "out.json"], ".parquet or .csv"),
+        (["--output", "nowhere/out.csv"], "nowhere does not exist"),
+        (["--output", "there.csv"], "--overwrite"),
+    ],
+)
+def test_wrong_requests_get_a_message_and_change_nothing(arguments: list[str], said: str, home: Path) -> None:
+    Path("there.csv").write_text("mine")
+    before = sorted(str(file) for file in home.rglob("*") if "__pycache__" not in str(file))
+    images = [] if arguments[0] in ("lost", "cli_net.py") else ["classes"]
+    defaults = {"--model": "cli_net:make", "--method": "tent", "--output": "out.csv"}
+    extra = [part for name, value in defaults.items() if name not in arguments for part in (name, value)]
+    result = call(*images, *arguments, *extra)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr.replace("\n", "")
+    assert "Traceback" not in result.output + result.stderr
+    assert sorted(str(file) for file in home.rglob("*") if "__pycache__" not in str(file)) == before
+    assert Path("there.csv").read_text() == "mine"
+
+
+def test_values_are_of_the_type_that_the_method_declares() -> None:
+    texts = ["lr=1e-2", "steps=3", "episodic=yes", "statistics=none", "skip=fc, layer4", "guard=warn", "source=target"]
+    found = given.options("cretta", texts)
+    expected: dict[str, Any] = {
+        "lr": 0.01,
+        "steps": 3,
+        "episodic": True,
+        "statistics": None,
+        "skip": ("fc", "layer4"),
+        "guard": "warn",
+        "source": "target",
+    }
+    assert found == expected
+    assert given.options("tent", ["nesterov=False"]) == {"nesterov": False}
+    assert given.size(None) is None
+    assert given.size("224") == 224
+    assert given.size("32x48") == (32, 48)
+    assert given.numbers("1,2.5", "--mean") == (1.0, 2.5)
+    assert type(given.amount("1")) is int
+    assert given.amount("0.5") == 0.5
+    assert given.device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    with pytest.raises(OptionError, match="--size ten"):
+        given.amount("ten")
+
+
+def test_help_teaches() -> None:
+    told = done("--help")
+    for word in ("--buffer embedded", "--statistics moving", "--method source", "goes on where it was", "--on-error"):
+        assert word in told
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu(tmp_path: Path) -> None:
+    for device in ("cuda", "cpu"):
+        command = ["classes", "--model", "cli_net:make", "--method", "tent", "--device", device]
+        done(*command, "--output", tmp_path / f"{device}.parquet")
+    gpu, cpu = (pq.read_table(tmp_path / f"{device}.parquet")["energy"].to_numpy() for device in ("cuda", "cpu"))
+    assert np.allclose(gpu, cpu, atol=1e-3)

@@ -1,0 +1,456 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import cretta
+import textbook
+from cretta import states
+from cretta.errors import BatchError, ModelError, OptionError, StateError
+from cretta.models.opened import Opened, open_model
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+STREAM = textbook.batches((8, 5, 8))
+
+
+@contextmanager
+def old_tools() -> Iterator[None]:
+    """Making the files is the user's affair, and so are the warnings of the tools that make them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.", DeprecationWarning)
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec", FutureWarning)
+        warnings.filterwarnings("ignore", category=torch.jit._trace.TracerWarning)
+        yield
+
+
+class Mixed(nn.Module):
+    """Every layer that can come back from an exported program, one of them used twice, one without γ and β."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.inner = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU())
+        self.bare = nn.BatchNorm2d(8, affine=False)
+        self.group = nn.GroupNorm(4, 8)
+        self.layer = nn.LayerNorm(8)
+        self.flat = nn.BatchNorm1d(8)
+        self.fc = nn.Linear(8, textbook.CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(self.bare(self.inner(self.stem(x))))
+        x = self.layer(self.group(x).mean((2, 3)))
+        logits: Tensor = self.fc(self.flat(x))
+        return logits
+
+
+class Rooted(nn.Module):
+    """Instance normalisation, which cretta does not put back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.InstanceNorm2d(3, affine=True)
+        self.fc = nn.Linear(3, textbook.CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.fc(self.norm(x).square().mean((2, 3)))
+        return logits
+
+
+class Computed(nn.Module):
+    """A γ that is the result of a calculation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+        self.fc = nn.Linear(3, textbook.CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.norm.weight is not None
+        mean, variance = self.norm.running_mean, self.norm.running_var
+        x = nn.functional.batch_norm(x, mean, variance, self.norm.weight.exp(), self.norm.bias)
+        logits: Tensor = self.fc(x.square().mean((2, 3)))
+        return logits
+
+
+class Pair(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x + y, x - y
+
+
+def mixed_net() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return textbook.settle(Mixed(), textbook.source_images(32).split(8))
+
+
+def exported(net: nn.Module, *inputs: Tensor, free: bool = True) -> Any:
+    shapes = tuple({0: torch.export.Dim("batch")} for _ in inputs) if free else None
+    return torch.export.export(net, inputs, dynamic_shapes=shapes)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, net, x = tmp_path_factory.mktemp("files"), textbook.small_net(), STREAM[0]
+    with old_tools():
+        scripted = torch.jit.script(net)
+        torch.jit.save(scripted, root / "scripted.pt")
+        torch.jit.save(torch.jit.trace(net, x), root / "traced.pt")
+        torch.jit.save(torch.jit.freeze(scripted), root / "frozen.pt")
+        loud = textbook.small_net().train()
+        torch.jit.save(torch.jit.trace(loud, x, check_trace=False), root / "loud.pt")
+        program = exported(net, x)
+        torch.export.save(program, root / "free.pt2")
+        torch.export.save(program.run_decompositions(), root / "decomposed.pt2")
+        torch.export.save(exported(net, x, free=False), root / "fixed.pt2")
+        torch.export.save(exported(loud, x), root / "loud.pt2")
+        torch.export.save(exported(mixed_net(), x), root / "mixed.pt2")
+        torch.export.save(exported(mixed_net(), x).run_decompositions(), root / "mixed_decomposed.pt2")
+        torch.export.save(exported(Rooted(), x), root / "rooted.pt2")
+        torch.export.save(exported(Computed().eval(), x), root / "computed.pt2")
+        torch.export.save(exported(Pair(), x, x, free=False), root / "pair.pt2")
+    return root
+
+
+def buffer() -> cretta.SourceBuffer:
+    return cretta.SourceBuffer(textbook.source_images(20), augment="none")
+
+
+def answers(net: nn.Module, method: str, **options: Any) -> list[Tensor]:
+    model = cretta.adapt(net, method, buffer=buffer(), **options)
+    return [model(x) for x in STREAM]
+
+
+def assert_same(net: nn.Module, other: nn.Module, method: str, atol: float = 0.0, **options: Any) -> None:
+    for mine, theirs in zip(answers(net, method, **options), answers(other, method, **options), strict=True):
+        assert torch.allclose(mine, theirs, rtol=0, atol=atol), method
+
+
+# Names, checkpoints, code.
+
+
+def test_a_shipped_name() -> None:
+    opened = open_model("wrn-40-2-cifar10")
+    assert (opened.kind, opened.side, opened.methods) == ("shipped", 32, None)
+    assert opened.classes[3] == "cat"
+    assert not opened.net.training
+    opened.check("cretta", "moving")
+    opened.check_batches(7, 2, source_data=True)
+    with pytest.raises(OptionError, match="normalises its images itself"):
+        open_model("wrn-40-2-cifar10", mean=MEAN, std=STD)
+    with pytest.raises(OptionError, match="wrn-40-2-cifar10"):
+        open_model("wrn-40-3-cifar10")
+    with pytest.raises(OptionError, match="for a checkpoint"):
+        open_model("wrn-40-2-cifar10", classes=10)
+
+
+@pytest.mark.parametrize("ending", [".pt", ".pth", ".ckpt", ".safetensors"])
+def test_a_checkpoint(ending: str, tmp_path: Path) -> None:
+    net = cretta.models.build("resnet-8", classes=4).eval()
+    path = tmp_path / f"weights{ending}"
+    if ending == ".safetensors":
+        save_file(net.state_dict(), path)
+    else:
+        torch.save({"state_dict": net.state_dict()}, path)
+    random = torch.random.get_rng_state()
+    opened = open_model(str(path), architecture="resnet-8", classes=4)
+    assert torch.equal(torch.random.get_rng_state(), random)
+    x = torch.rand(2, 3, 16, 16)
+    assert torch.equal(opened.net(x), net(x))
+    assert opened.kind == "checkpoint"
+    assert not opened.net.training
+    normalised = open_model(str(path), architecture="resnet-8", classes=4, mean=MEAN, std=STD).net
+    expected = net((x - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1))
+    assert torch.allclose(normalised(x), expected, atol=1e-6)
+    for lacking in ({}, {"architecture": "resnet-8"}, {"classes": 4}):
+        with pytest.raises(OptionError, match="it holds weights, not the network"):
+            open_model(str(path), **lacking)
+    with pytest.raises(StateError, match="does not fit"):
+        open_model(str(path), architecture="resnet-8", classes=5)
+
+
+def test_weights_of_cretta_train_say_what_they_are_of(tmp_path: Path) -> None:
+    net, path = cretta.models.build("resnet-8", classes=2).eval(), tmp_path / "trained.safetensors"
+    facts = {"kind": "model weights", "architecture": "resnet-8", "classes": ["cat", "dog"], "side": 16}
+    states.write(path, net.state_dict(), facts)
+    opened = open_model(str(path))
+    assert (opened.kind, opened.classes, opened.side) == ("checkpoint", ("cat", "dog"), 16)
+    x = torch.rand(2, 3, 16, 16)
+    assert torch.equal(opened.net(x), net(x))
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (exec, ("raise SystemExit('code was run')",))
+
+
+def test_no_code_in_a_checkpoint_is_run(tmp_path: Path) -> None:
+    torch.save({"state_dict": Evil()}, tmp_path / "evil.pt")
+    with pytest.raises(StateError, match="cannot be read as a checkpoint"):
+        open_model(str(tmp_path / "evil.pt"), architecture="resnet-8", classes=4)
+
+
+def test_files_that_are_none_of_these(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"onnx")
+    with pytest.raises(OptionError, match=r"\.pt2"):
+        open_model(str(tmp_path / "net.onnx"))
+    (tmp_path / "net.pt2").write_bytes(b"nothing")
+    with pytest.raises(StateError, match=r"torch\.export\.save"):
+        open_model(str(tmp_path / "net.pt2"))
+
+
+MODULE = """
+import torch
+from torch import nn
+import beside_opened
+class Maker:
+    def make(self): return made()
+def made():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(5), nn.Dropout()).train()
+def broken(): return 1 / 0
+def greedy(path): return path
+maker, ready, number = Maker(), nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), 7
+"""
+
+
+def test_code_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net_opened.py").write_text(MODULE)
+    (tmp_path / "beside_opened.py").write_text("")
+    (tmp_path / "bad_opened.py").write_text("import no_such_package_opened")
+    monkeypatch.chdir(tmp_path)
+    import sys
+
+    path = list(sys.path)
+    x = torch.rand(2, 3, 8, 8)
+    for spec in ("net_opened:made", "net_opened:maker.make", "net_opened:ready"):
+        opened = open_model(spec)
+        assert opened.kind == "python"
+        assert not opened.net.training
+        assert opened.net(x).shape == (2, 5)
+    for spec, error, said in (
+        ("net_opened:broken", ModelError, "ZeroDivisionError"),
+        ("net_opened:greedy", ModelError, "takes no arguments"),
+        ("net_opened:number", ModelError, "gave a int"),
+        ("net_opened:lost", OptionError, "lost"),
+        ("bad_opened:made", OptionError, "no_such_package_opened"),
+        ("lost_opened:made", OptionError, str(tmp_path)),
+    ):
+        with pytest.raises(error, match=said):
+            open_model(spec)
+    assert sys.path == path
+
+
+@pytest.mark.parametrize("mean", [None, (0.5,), (0.5, 0.5, float("nan"))])
+def test_means_that_are_none(mean: Any) -> None:
+    with pytest.raises(OptionError, match="mean="):
+        open_model("wrn-40-2-cifar10", mean=mean, std=STD)
+
+
+def test_normalisation_before_code_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By every method, on the copies that adapters make, and layers keep their names."""
+    (tmp_path / "normal_opened.py").write_text("import textbook\nmade = textbook.small_net")
+    monkeypatch.chdir(tmp_path)
+    opened = open_model("normal_opened:made", mean=MEAN, std=STD)
+    net = nn.Sequential(Normalise(), textbook.small_net())
+    for method in ("source", "bn_adapt", "tent", "cretta"):
+        assert_same(opened.net, net, method, atol=1e-6)
+    assert [name for name, _ in opened.net.named_modules()] == [n for n, _ in textbook.small_net().named_modules()]
+
+
+class Normalise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
+
+
+# TorchScript.
+
+
+def test_a_scripted_module_predicts_and_exchanges_its_statistics(files: Path) -> None:
+    opened = open_model(str(files / "scripted.pt"))
+    assert (opened.kind, opened.methods) == ("torchscript", ("source", "bn_adapt"))
+    net = textbook.small_net()
+    assert_same(opened.net, net, "source", atol=1e-6)
+    assert_same(opened.net, net, "bn_adapt", atol=1e-5)
+    assert_same(opened.net, net, "source", atol=1e-5, statistics="batch")
+    difference = answers(net, "source")[0] - answers(net, "bn_adapt")[0]
+    assert difference.abs().max() > 0.1  # or the test would show nothing
+    # What one adapter does to its copy is nothing to another's, nor to the module opened.
+    batch, running = (cretta.adapt(opened.net, method) for method in ("bn_adapt", "source"))
+    for x in STREAM:
+        batch(x)
+        assert torch.allclose(running(x), net(x), atol=1e-6)
+    assert torch.allclose(opened.net(STREAM[0]), net(STREAM[0]), atol=1e-6)
+    with pytest.raises(BatchError, match="too small for batch statistics"):
+        cretta.adapt(Flat().opened(files), "bn_adapt")(torch.rand(1, 3))
+    for method in ("cretta", "tent", "pl"):
+        with pytest.raises(
+            ModelError, match=r"Use 'source' or 'bn_adapt'; for all methods, export it by torch\.export"
+        ):
+            opened.check(method)
+    for statistics in ("moving", "mixture"):
+        with pytest.raises(ModelError, match="Use 'running' or 'batch'"):
+            opened.check("source", statistics)
+    opened.check("source", "batch")
+
+
+def test_torchscript_that_flattens_takes_what_adapters_give(files: Path) -> None:
+    """Channels-last batches cannot be flattened by view; the adapter notices, also through the interpreter."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), Viewing(), nn.Linear(144, 5)).eval()
+    with old_tools():
+        torch.jit.save(torch.jit.script(net), files / "viewing.pt")
+    model = cretta.adapt(open_model(str(files / "viewing.pt")).net, "source")
+    assert torch.allclose(model(STREAM[0]), net(STREAM[0]), atol=1e-6)
+
+
+class Viewing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], -1)
+
+
+class Flat(nn.Module):
+    """Statistics over the batch alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.norm(x)
+        return answer
+
+    def opened(self, files: Path) -> nn.Module:
+        with old_tools():
+            torch.jit.save(torch.jit.script(self.eval()), files / "flat.pt")
+        return open_model(str(files / "flat.pt")).net
+
+
+@pytest.mark.parametrize("name", ["traced.pt", "frozen.pt"])
+def test_a_traced_or_frozen_module_only_predicts(name: str, files: Path) -> None:
+    opened = open_model(str(files / name))
+    assert opened.methods == ("source",)
+    assert_same(opened.net, textbook.small_net(), "source", atol=1e-5)
+    opened.check("source")
+    with pytest.raises(ModelError, match="compiled in"):
+        opened.check("bn_adapt")
+    with pytest.raises(ModelError, match="Use 'running'"):
+        opened.check("source", "batch")
+    # Also who does not ask first gets no wrong numbers.
+    with pytest.raises(ModelError, match="no BatchNorm layer"):
+        cretta.adapt(opened.net, "bn_adapt")
+
+
+def test_torchscript_with_normalisation_before(files: Path) -> None:
+    opened = open_model(str(files / "scripted.pt"), mean=MEAN, std=STD)
+    net = nn.Sequential(Normalise(), textbook.small_net())
+    for method in ("source", "bn_adapt"):
+        assert_same(opened.net, net, method, atol=1e-5)
+
+
+def test_torchscript_that_cannot_be_used(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"traced in train mode.*net\.eval\(\)"):
+        open_model(str(files / "loud.pt"))
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "cut.pt", "w") as archive:
+        archive.writestr("cut/constants.pkl", b"")
+    with pytest.raises(StateError, match="cannot be read as TorchScript"):
+        open_model(str(tmp_path / "cut.pt"))
+
+
+# Exported programs.
+
+
+@pytest.mark.parametrize("name", ["free.pt2", "decomposed.pt2"])
+@pytest.mark.parametrize("method", ["source", "bn_adapt", "tent", "cretta", "sar", "eata"])
+def test_an_exported_program_adapts_as_the_network_does(name: str, method: str, files: Path) -> None:
+    opened, net = open_model(str(files / name)), textbook.small_net()
+    assert (opened.kind, opened.shape, opened.methods) == ("exported", (None, 3, 8, 8), None)
+    opened.check(method, "moving")
+    every: list[dict[str, Any]] = [{}, {"statistics": "moving"}, {"statistics": "mixture", "skip": "bn2"}]
+    for options in every:
+        if method in ("source", "bn_adapt") and "skip" in options:
+            continue
+        assert_same(opened.net, net, method, **options)
+
+
+@pytest.mark.parametrize("name", ["mixed.pt2", "mixed_decomposed.pt2"])
+@pytest.mark.parametrize("method", ["source", "bn_adapt", "tent", "cretta"])
+def test_every_kind_of_layer_comes_back(name: str, method: str, files: Path) -> None:
+    opened, net = open_model(str(files / name)), mixed_net()
+    assert_same(opened.net, net, method, atol=2e-6)
+    layers = {name for name, module in opened.net.named_modules() if "Norm" in type(module).__name__}
+    assert layers == {"inner.0", "bare", "group", "layer", "flat"}
+    learning = cretta.adapt(opened.net, "tent").parameters.names
+    assert set(learning) == set(cretta.adapt(net, "tent").parameters.names)
+
+
+def test_an_exported_program_with_normalisation_before(files: Path) -> None:
+    opened = open_model(str(files / "free.pt2"), mean=MEAN, std=STD)
+    net = nn.Sequential(Normalise(), textbook.small_net())
+    for method in ("source", "bn_adapt", "cretta"):
+        assert_same(opened.net, net, method, atol=1e-6)
+
+
+def test_a_program_for_one_size_of_batch(files: Path) -> None:
+    opened = open_model(str(files / "fixed.pt2"))
+    assert opened.shape == (8, 3, 8, 8)
+    opened.check_batches(16, 8, source_data=False)
+    x = STREAM[0]
+    assert torch.equal(cretta.adapt(opened.net, "tent")(x), cretta.adapt(textbook.small_net(), "tent")(x))
+    for images, size in ((17, 8), (16, 4)):
+        with pytest.raises(ModelError, match=r"exactly 8, and .* not all of that size.*dynamic_shapes"):
+            opened.check_batches(images, size, source_data=False)
+    with pytest.raises(ModelError, match="source images are read in batches of other sizes"):
+        opened.check_batches(16, 8, source_data=True)
+    with pytest.raises(BatchError, match=r"\(8, 3, 8, 8\) and got \(5, 3, 8, 8\).*dynamic_shapes"):
+        opened.net(STREAM[1])
+    with pytest.raises(BatchError, match=r"\(any, 3, 8, 8\) and got \(2, 3, 9, 9\)"):
+        cretta.adapt(open_model(str(files / "free.pt2")).net, "source")(torch.rand(2, 3, 9, 9))
+
+
+def test_programs_that_cannot_be_used(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"exported in train mode.*net\.eval\(\)"):
+        open_model(str(files / "loud.pt2"))
+    with pytest.raises(ModelError, match="takes 2 inputs and returns 2 tensors"):
+        open_model(str(files / "pair.pt2"))
+    for name, operation in (("rooted", "instance_norm"), ("computed", "batch_norm")):
+        opened = open_model(str(files / f"{name}.pt2"))
+        assert opened.methods == ("source",)
+        assert torch.isfinite(cretta.adapt(opened.net, "source")(STREAM[0])).all()
+        with pytest.raises(ModelError, match=rf"{operation}.*Use 'source'; for all methods, give the network itself"):
+            opened.check("tent")
+
+
+def test_a_wide_resnet_through_an_export(tmp_path: Path) -> None:
+    net, x = cretta.models.build("wrn-10-1").eval(), torch.rand(4, 3, 32, 32)
+    with old_tools():
+        torch.export.save(exported(net, x), tmp_path / "wrn.pt2")
+    opened = open_model(str(tmp_path / "wrn.pt2"))
+    one, other = (cretta.adapt(each, "tent", lr=1e-2) for each in (opened.net, net))
+    for batch in torch.rand(2, 4, 3, 32, 32):
+        assert torch.equal(one(batch), other(batch))
+    # The names are those of the network, so a state of one fits the other.
+    assert set(one.parameters.names) == set(other.parameters.names)
+
+
+def test_opened_says_what_it_is() -> None:
+    opened = Opened(textbook.small_net(), "python")
+    opened.check("tent")
+    opened.check_batches(3, 2, source_data=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["scripted.pt", "traced.pt", "free.pt2"])
+def test_on_a_gpu(name: str, files: Path) -> None:
+    opened = open_model(str(files / name), device="cuda", mean=MEAN, std=STD)
+    cpu = open_model(str(files / name), mean=MEAN, std=STD)
+    gpu_model, cpu_model = cretta.adapt(opened.net, "source"), cretta.adapt(cpu.net, "source")
+    assert torch.allclose(gpu_model(STREAM[0].cuda()).cpu(), cpu_model(STREAM[0]), atol=1e-3)
