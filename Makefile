@@ -3,18 +3,34 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format browser clean
 
 demo: $(VENV)/ready  ## set up, then show what adaptation does on real images
 	$(BIN)/cretta demo
 
-test: lint  ## set up, then check everything
+test: lint browser  ## set up, then check everything
 	$(BIN)/pytest --numprocesses auto
 
 lint: $(VENV)/ready-to-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The report page is looked at in a real browser where one can be had; else those tests are skipped, and say so.
+browser:
+	@test -n "$$CHROMIUM" && exit 0; \
+	for name in chromium google-chrome google-chrome-stable chromium-browser; do \
+		if command -v $$name > /dev/null; then exit 0; fi; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		echo "installing Chromium, to look at the report page in it"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		get="apt-get install --yes --quiet --no-install-recommends chromium"; \
+		$$get > /dev/null 2>&1 || { apt-get update --quiet > /dev/null 2>&1 && $$get > /dev/null 2>&1; } \
+			|| echo "no Chromium to be had: tests of the report page will be skipped"; \
+	else \
+		echo "no Chromium here (CHROMIUM=/path/to/one names it): tests of the report page will be skipped"; \
+	fi
 
 format: $(VENV)/ready-to-test
 	$(BIN)/ruff check --fix .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cretta.errors import StateError
+from cretta.files import replacing
 
 _KEY = "cretta"
 
@@ -30,19 +30,14 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Ma
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # One entry: safetensors writes several in no fixed order, and equal content should make equal files.
     metadata = {_KEY: json.dumps({"facts": facts, "sha256": _content(ready, facts)})}
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        temporary.touch(mode=0o666)
-        mode = temporary.stat().st_mode  # as the umask has it; save_file would let only the owner read
-        save_file(ready, temporary, metadata=metadata)
-        temporary.chmod(mode)
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, target)
+        with replacing(target) as temporary:
+            temporary.touch(mode=0o666)
+            mode = temporary.stat().st_mode  # as the umask has it; save_file would let only the owner read
+            save_file(ready, temporary, metadata=metadata)
+            temporary.chmod(mode)
     except (OSError, SafetensorError) as wrong:
         raise StateError(f"cannot write {target}: {wrong}. The old file, if there was one, is as it was.") from wrong
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:

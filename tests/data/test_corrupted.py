@@ -153,7 +153,7 @@ def test_frost_without_its_photographs_is_told_before_an_image_is_read(
 ) -> None:
     monkeypatch.setattr(metadata, "files", lambda name: [])
     photographs._originals.cache_clear()
-    photographs.frost_photographs.cache_clear()
+    photographs._scaled.cache_clear()
     with pytest.raises(OptionError, match=r'pip install "cretta\[data\]"'):
         corrupted(clean, "frost")
 

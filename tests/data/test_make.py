@@ -156,7 +156,7 @@ def test_what_is_wrong_is_told_before_any_work(tmp_path: Path, monkeypatch: pyte
         make_folder(source, out, corruptions=["fog"])
     monkeypatch.setattr(metadata, "files", lambda name: [])
     photographs._originals.cache_clear()
-    photographs.frost_photographs.cache_clear()
+    photographs._scaled.cache_clear()
     with pytest.raises(OptionError, match=r'pip install "cretta\[data\]"'):
         make_arrays(clean(), out, corruptions=["fog", "frost"])
     assert not out.exists()

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
 import io
+import math
+import re
+from csv import DictReader
+from pathlib import Path
 
+import pytest
 import torch
 from rich.console import Console
 
+from cretta.errors import OptionError
 from cretta.measure import Trace
-from cretta.report.tables import comparison
+from cretta.report.content import Cell, Column, Row, Table
+from cretta.report.ranking import marks
+from cretta.report.tables import comparison, csv, latex, markdown, terminal, write_table
 
 
 def trace(right: int, confidence: float, seconds: float) -> Trace:
@@ -32,3 +40,212 @@ def test_table_shows_the_measured_numbers_and_marks_the_best() -> None:
     assert [cell.strip() for cell in two.strip("│").split("│")] == ["", "two", "80.0", "0.0", "-1.61", "20"]
     bold = [[str(cell.style) for cell in column.cells] for column in table.columns[2:4]]  # type: ignore[union-attr]
     assert bold == [["", "bold"], ["", "bold"]]
+
+
+def numbers(*values: float | None, better: str = "lower", digits: int = 2) -> Table:
+    """One column."""
+    rows = tuple(Row(f"row {place}", (Cell(value),)) for place, value in enumerate(values))
+    return Table("t", "T", "method", (Column("ECE", better=better, digits=digits),), rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "better", "expected"),
+    [
+        ((3.0, 1.0, 2.0), "lower", ("", "best", "second")),
+        ((3.0, 1.0, 2.0), "higher", ("best", "", "second")),
+        ((3.0, 1.0, 2.0), "neither", ("", "", "")),
+        ((1.001, 1.004, 2.0, 3.0), "lower", ("best", "best", "second", "")),  # both show 1.00
+        ((1.0, 2.0, 2.0), "lower", ("best", "second", "second")),
+        ((2.0, 2.0), "higher", ("best", "best")),
+        ((None, 2.0, 1.0), "lower", ("", "second", "best")),
+        ((math.nan, math.inf, 1.0, 2.0), "lower", ("", "", "best", "second")),
+        ((None, 2.0), "lower", ("", "")),
+        ((-0.001, 0.001, 5.0), "lower", ("best", "best", "second")),
+    ],
+)
+def test_marks(values: tuple[float | None, ...], better: str, expected: tuple[str, ...]) -> None:
+    assert tuple(row[0] for row in marks(numbers(*values, better=better))) == expected
+
+
+def test_marks_within_groups() -> None:
+    rows = tuple(Row("m", (Cell(value),), group) for value, group in ((1.0, "a"), (2.0, "a"), (3.0, "b"), (4.0, "b")))
+    table = Table("t", "T", "method", (Column("ECE", better="lower"),), rows, best_of="group")
+    assert [row[0] for row in marks(table)] == ["best", "second", "best", "second"]
+
+
+def paper_table() -> Table:
+    columns = (
+        Column("mCE %", "CIFAR-10-C", "lower"),
+        Column("ECE %", "CIFAR-10-C", "lower"),
+        Column("GFLOPs", digits=1),
+    )
+    rows = (
+        Row("Source", (Cell(100.0, None, 100.0), Cell(10.0, 0.5, 10.18), Cell(131.5))),
+        Row("BN & Adapt", (Cell(87.0, 0.25, 87.44), Cell(printed=4.85, note="not run: 100 % missing"), Cell()), "Norm"),
+        Row("CreTTA", (Cell(71.0, 1.25, 71.25), Cell(4.0, 0.125, 4.15), Cell(527.4)), "Energy_based"),
+    )
+    return Table("main", "Errors & β", "method", columns, rows, ("Nine epochs only.",))
+
+
+def test_markdown() -> None:
+    expected = """\
+**Errors \\& β**
+
+| method | CIFAR-10-C · mCE % ↓ | CIFAR-10-C · ECE % ↓ | GFLOPs |
+| --- | ---: | ---: | ---: |
+| Source | 100.00 (100.00, +0.00) | <u>10.00 ± 0.50</u> (10.18, -0.18) | 131.5 |
+| *Norm* |  |  |  |
+| BN \\& Adapt | <u>87.00 ± 0.25</u> (87.44, -0.44) | – (4.85) | – |
+| *Energy\\_based* |  |  |  |
+| CreTTA | **71.00 ± 1.25** (71.25, -0.25) | **4.00 ± 0.12** (4.15, -0.15) | 527.4 |
+
+In brackets: the paper's number, and the measured one less it.
+
+Nine epochs only.
+
+–: not run: 100 % missing
+"""
+    assert markdown(paper_table()) == expected
+
+
+def test_latex() -> None:
+    expected = r"""% \usepackage{booktabs}
+\begin{table}
+\centering
+\caption{Errors \& $\beta$}
+\label{tab:main}
+\begin{tabular}{lrrr}
+\toprule
+ & \multicolumn{2}{c}{CIFAR-10-C} & \multicolumn{1}{c}{} \\
+\cmidrule(lr){2-3}
+method & mCE \% $\downarrow$ & ECE \% $\downarrow$ & GFLOPs \\
+\midrule
+Source & 100.00 {\scriptsize (100.00, $+$0.00)} & \underline{10.00} {\scriptsize $\pm$ 0.50} {\scriptsize (10.18, $-$0.18)} & 131.5 \\
+\midrule
+\multicolumn{4}{l}{\emph{Norm}} \\
+BN \& Adapt & \underline{87.00} {\scriptsize $\pm$ 0.25} {\scriptsize (87.44, $-$0.44)} & \textendash {\scriptsize (4.85)} & \textendash \\
+\midrule
+\multicolumn{4}{l}{\emph{Energy\_based}} \\
+CreTTA & \textbf{71.00} {\scriptsize $\pm$ 1.25} {\scriptsize (71.25, $-$0.25)} & \textbf{4.00} {\scriptsize $\pm$ 0.12} {\scriptsize (4.15, $-$0.15)} & 527.4 \\
+\bottomrule
+\end{tabular}
+\par\smallskip{\footnotesize In brackets: the paper's number, and the measured one less it.\par}
+\par\smallskip{\footnotesize Nine epochs only.\par}
+\par\smallskip{\footnotesize \textendash{}: not run: 100 \% missing\par}
+\end{table}
+"""  # noqa: E501
+    assert latex(paper_table()) == expected
+
+
+def test_latex_escapes_what_has_a_meaning() -> None:
+    table = Table("a b/c", r"\input{x} 5% of $1 #_^~<>|", "[first]", (Column("x--y"),), (Row("{", (Cell(-1.0),)),))
+    text = latex(table)
+    assert r"\caption{\textbackslash{}input\{x\} 5\% of \$1 \#\_\textasciicircum{}\textasciitilde{}" in text
+    assert r"\label{tab:a-b-c}" in text
+    assert r"{}[first] & x-{}-y \\" in text
+    assert "\\{ & $-$1.00 \\\\" in text
+    plain = re.sub(r"\\[{}]", "", text)
+    assert plain.count("{") == plain.count("}")
+
+
+def test_csv_is_tidy_and_keeps_all_digits() -> None:
+    value = 0.1 + 0.2
+    table = Table(
+        "t",
+        "T",
+        "method",
+        (Column("ECE, %", "group"), Column("x")),
+        (Row('a "b"', (Cell(value, 0.25, 0.3), Cell(note="no\ndata")), "rows"),),
+    )
+    lines = list(DictReader(io.StringIO(csv(table), newline="")))
+    assert lines == [
+        {
+            "row": 'a "b"',
+            "group": "rows",
+            "column_group": "group",
+            "column": "ECE, %",
+            "value": "0.30000000000000004",
+            "deviation": "0.25",
+            "printed": "0.3",
+            "note": "",
+        },
+        {
+            "row": 'a "b"',
+            "group": "rows",
+            "column_group": "",
+            "column": "x",
+            "value": "",
+            "deviation": "",
+            "printed": "",
+            "note": "no\ndata",
+        },
+    ]
+
+
+def shown(table: Table, width: int = 80) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(terminal(table, width))
+    return console.export_text(styles=False).splitlines()
+
+
+def test_terminal_shows_the_paper_beside_the_measured() -> None:
+    lines = [line.rstrip() for line in shown(paper_table())]
+    assert lines[0] == "Errors & β"
+    source = next(line for line in lines if "Source" in line)
+    assert source.split() == ["Source", "100.00", "100.00", "+0.00", "10.00", "±0.50", "10.18", "-0.18"]
+    missing = next(line for line in lines if "BN & Adapt" in line)
+    assert missing.split()[-3:] == ["-0.44", "–", "4.85"]
+    assert "–: not run: 100 % missing" in lines
+    assert "Nine epochs only." in lines
+    # What does not fit comes below, with the labels again.
+    assert sum("CreTTA" in line for line in lines) == 2
+    assert lines.index("Norm") < next(place for place, line in enumerate(lines) if "BN & Adapt" in line)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_terminal_fits_however_wide_the_table(width: int) -> None:
+    groups = ("CIFAR-10-C · severity 5", "CIFAR-10-C · average", "CIFAR-100-C · severity 5", "all")
+    columns = tuple(Column(title, group, "lower") for group in groups for title in ("mCE %", "ECE %", "a longer one"))
+    rows = tuple(
+        Row(label, tuple(Cell(100.0 + place, 1.0, 99.0) for place in range(len(columns))))
+        for label in ("source", "a method with a label longer than any terminal has room for, or nearly so")
+    )
+    table = Table("t", "T", "method", columns, rows, ("A note that is longer than a line of a terminal. " * 3,))
+    lines = shown(table, width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for place in range(len(columns)):
+        assert f"{100 + place}.00" in text  # nothing is cut off
+    for group in groups:
+        assert group in text
+    if width == 200:
+        assert text.count("source") < shown(table, 60).__str__().count("source")
+
+
+def test_terminal_marks_the_best_and_keeps_markup_as_text() -> None:
+    table = Table(
+        "t", "[bold]T", "m", (Column("x", better="higher"),), (Row("[red]a", (Cell(1.0),)), Row("b", (Cell(2.0),)))
+    )
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, record=True, color_system="standard")
+    console.print(terminal(table))
+    text = console.export_text(styles=True)
+    assert "\x1b[1m2.00\x1b[0m" in text
+    assert "\x1b[4m1.00\x1b[0m" in text
+    assert "[red]a" in text
+    assert "[bold]T" in text
+
+
+def test_a_row_that_does_not_fit_the_columns_is_told() -> None:
+    table = Table("main", "T", "method", (Column("x"), Column("y")), (Row("tent", (Cell(1.0),)),))
+    for render in (markdown, latex, csv, terminal):
+        with pytest.raises(OptionError, match=r"'main', row 'tent': 1 cells for 2 columns"):
+            render(table)
+
+
+def test_files(tmp_path: Path) -> None:
+    for form, ending in (("md", ".md"), ("latex", ".tex"), ("csv", ".csv")):
+        path = write_table(paper_table(), tmp_path, form)
+        assert path == tmp_path / f"main{ending}"
+        assert "CreTTA" in path.read_text(encoding="utf-8")
+    with pytest.raises(OptionError, match="Did you mean 'latex'"):
+        write_table(paper_table(), tmp_path, "latx")

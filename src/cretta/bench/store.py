@@ -11,6 +11,7 @@ import platform
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 
 from cretta.bench.result import BatchRow, Result
 from cretta.errors import StateError
+from cretta.files import held, replacing
 
 _METADATA = b"cretta"
 _TYPES: dict[str, pa.DataType] = {
@@ -98,16 +100,11 @@ class Store:
         content = {"result": told, "checksum": _checksum(result.rows, told)}
         table = pa.Table.from_pylist([dataclasses.asdict(row) for row in result.rows], schema=_SCHEMA)
         table = table.replace_schema_metadata({_METADATA: json.dumps(content, sort_keys=True).encode()})
-        temporary = self.folder / f".{result.key}.{uuid.uuid4().hex}"
         try:
-            pq.write_table(table, temporary)
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            os.replace(temporary, self.path(result.key))
+            with replacing(self.path(result.key)) as temporary:
+                pq.write_table(table, temporary)
         except OSError as wrong:
             raise StateError(f"cannot keep a result in {self.folder}: {wrong}.") from wrong
-        finally:
-            temporary.unlink(missing_ok=True)
         self.forget(result.key)
 
     def forget(self, key: str) -> None:
@@ -119,31 +116,9 @@ class Store:
             with contextlib.suppress(OSError):
                 notes.rmdir()
 
-    @contextlib.contextmanager
-    def claim(self, key: str) -> Iterator[bool]:
+    def claim(self, key: str) -> AbstractContextManager[bool]:
         """Whether this process may work on the run; another that does holds it until it ends, however it ends."""
-        path = self.folder / f"{key}.lock"
-        with path.open("a") as file:
-            if not _lock(file.fileno(), path):
-                yield False
-                return
-            try:
-                yield True
-            finally:
-                path.unlink(missing_ok=True)
-
-
-def _lock(file: int, path: Path) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # not on Windows, where several processes would each do all runs, to the same results
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Who held it may have removed the file since we opened it: then ours is a lock on nothing.
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    except OSError:
-        return False
+        return held(self.folder / f"{key}.lock")
 
 
 def provenance(materials: dict[str, str], device: torch.device) -> dict[str, Any]:

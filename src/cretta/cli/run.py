@@ -201,7 +201,7 @@ def summary(runs: list[Run], results: dict[Run, Result]) -> Table:
             cell([part.images_per_second for part in parts]),
         )
         rows.append(Row(label, cells, _where(key)))
-    return Table("run", "Over the whole stream", "method", columns, tuple(rows))
+    return Table("run", "Over the whole stream", "method", columns, tuple(rows), best_of="group")
 
 
 def _where(run: Run) -> str:

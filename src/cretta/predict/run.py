@@ -20,13 +20,14 @@ from cretta import states, streams
 from cretta.adapter import Adapter
 from cretta.data.dataset import ImageDataset, Pixels
 from cretta.errors import CrettaError, OptionError, StateError
+from cretta.files import replacing
 from cretta.predict import joined
 from cretta.predict.ahead import ahead
 from cretta.predict.labels import Labels
 from cretta.predict.reader import ImageNames, Reader, UnreadableError
 from cretta.predict.rows import Rows, schema, table
 from cretta.predict.summary import Counting, Summary
-from cretta.predict.work import Kept, WorkFolder, replacing, writing
+from cretta.predict.work import Kept, WorkFolder, writing
 
 
 def predict(
@@ -234,7 +235,7 @@ class Run:
                 yield part
 
         columns = schema("label" in self.work.columns())
-        with writing(output), replacing(output, self.work.folder / "joined") as temporary:
+        with writing(output), replacing(output, within=self.work.folder) as temporary:
             joined.write(temporary, output.suffix, counted(), columns, self.work.settings)
         summary = counting.summary
         summary.resumed, summary.seconds = self.resumed, self.seconds

@@ -7,25 +7,20 @@ what a part holds beyond the newest whole state is thrown away and done again.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cretta.adapter import Adapter
 from cretta.errors import BusyError, StateError
+from cretta.files import held, replacing
 
-if sys.platform != "win32":
-    import fcntl
-
-OURS = ("settings.json", "lock", "joined", "part-*", "state-*", ".settings", ".part", ".state-*")
+OURS = ("settings.json", "lock", "part-*", "state-*", ".settings*", ".part-*", ".state-*", ".*.csv.*", ".*.parquet.*")
 STATES = 2
 """How many states are kept, lest the disk has hurt the newest."""
 
@@ -52,50 +47,37 @@ class WorkFolder:
         self.parts: list[Path] = []
         self._states: list[Path] = []
         self._restart = restart
-        self._lock: IO[str] | None = None
-        self._alone = False
+        self._leaving = ExitStack()
 
     def __enter__(self) -> Self:
         with writing(self.folder):
             self.folder.mkdir(exist_ok=True)
-            self._lock = (self.folder / "lock").open("w")
+            alone = self._leaving.enter_context(held(self.folder / "lock"))
+        if not alone:
+            self._leaving.close()
+            raise BusyError(f"another process is at work in {self.folder}; wait for it, or choose another output.")
         try:
-            self._begin()
+            if self._restart:
+                self._clear(keep=("lock",))
+            self._compare()
         except BaseException:
             self._leave()
             raise
         return self
 
-    def _begin(self) -> None:
-        assert self._lock is not None
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise BusyError(
-                    f"another process is at work in {self.folder}; wait for it, or choose another output."
-                ) from None
-        self._alone = True
-        if self._restart:
-            self._clear(keep=("lock",))
-        self._compare()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leave()
 
     def _leave(self) -> None:
-        if self._alone and self.folder.is_dir() and not any(self.folder.glob("part-*")):
+        if self.folder.is_dir() and not any(self.folder.glob("part-*")):
             self.remove()
-        if self._lock is not None:
-            self._lock.close()
+        self._leaving.close()
 
     def _compare(self) -> None:
         file = self.folder / "settings.json"
         if not any(self.folder.glob("part-*")):
             self._clear(keep=("lock",))
-            with writing(file), replacing(file, self.folder / ".settings") as temporary:
+            with writing(file), replacing(file) as temporary:
                 temporary.write_text(json.dumps(self.settings, indent=1))
             return
         try:
@@ -153,7 +135,7 @@ class WorkFolder:
         """Puts away the rows of the batches from ``before`` to ``now``, then the state after them."""
         part = self.folder / f"part-{before.batches:08d}-{now.batches:08d}.parquet"
         facts = {"images": str(now.images), "mark": now.mark}
-        with writing(part), replacing(part, self.folder / ".part") as temporary:
+        with writing(part), replacing(part) as temporary:
             pq.write_table(table.replace_schema_metadata(facts), temporary)
         state = self.folder / f"state-{now.batches:08d}.safetensors"
         model.save(state)
@@ -193,18 +175,6 @@ def writing(path: Path) -> Iterator[None]:
         raise StateError(
             f"cannot write {path}: {wrong}. What was done before is kept; mend that, and the same command goes on."
         ) from wrong
-
-
-@contextmanager
-def replacing(path: Path, temporary: Path) -> Iterator[Path]:
-    """A file to write to, which takes the name ``path`` when all of it is on the disk."""
-    try:
-        yield temporary
-        with temporary.open("rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _difference(key: str, kept: object, given: object) -> str:

@@ -88,6 +88,8 @@ class Series:
     x: tuple[float | str, ...]
     y: tuple[float, ...]
     deviation: tuple[float, ...] = ()
+    x_deviation: tuple[float, ...] = ()
+    """Of points: how far their x is from certain, too."""
 
 
 @dataclasses.dataclass(frozen=True)

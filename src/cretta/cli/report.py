@@ -1,0 +1,145 @@
+"""`cretta report`: all results on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from PIL import Image, ImageOps
+from rich.progress import Progress
+
+from cretta.bench import Result, Store, Workshop
+from cretta.bench.benchmarks import CLEAN
+from cretta.cli.console import app, check_output, console, plain_errors, progress_bar
+from cretta.cli.grids import STORE
+from cretta.data import ImageDataset
+from cretta.data.dataset import Pixels
+from cretta.errors import CrettaError, OptionError, StateError
+from cretta.options import unknown
+
+IMAGES = 6
+"""Examples of each shift."""
+SIDE = 96
+"""Pixels that an example has at most."""
+SHIFTS = 24
+"""Shifts of a dataset that are shown at most."""
+
+
+@app.command()
+def report(
+    store: Annotated[Path, typer.Option(help="Where results are kept.")] = STORE,
+    output: Annotated[Path, typer.Option(help="Where the page goes (.html).")] = Path("cretta-report.html"),
+    title: Annotated[str, typer.Option(help="Of the page.")] = "cretta report",
+    files: Annotated[
+        Path | None, typer.Option(help="Also write tables and figures as files into this folder.", show_default="none")
+    ] = None,
+    table: Annotated[list[str] | None, typer.Option(help="md, latex, csv.", show_default="all three")] = None,
+    figure: Annotated[list[str] | None, typer.Option(help="png, svg, pdf.", show_default="all three")] = None,
+    examples: Annotated[bool, typer.Option(help="Show images of each shift, if the data are there.")] = True,
+    root: Annotated[Path | None, typer.Option(help="Where datasets lie.", show_default="as for cretta data")] = None,
+) -> None:
+    """Put all results on one page that opens in any browser, without a network.
+
+    Tables that sort, curves that zoom, reliability diagrams, images of each shift, settings and versions: mean and
+    deviation over seeds throughout.
+
+    `cretta run --method source --method cretta --shift fog --images 500 --seed 0 --seed 1` makes some results;
+
+    `cretta report --files paper --table latex --figure pdf` writes a page, and tables and figures for a paper.
+    """
+    from cretta.report.charts import FORMATS as FIGURES
+    from cretta.report.charts import write_chart
+    from cretta.report.groups import grouped
+    from cretta.report.page import write_page
+    from cretta.report.summary import summary_charts, summary_tables
+    from cretta.report.tables import FORMATS as TABLES
+    from cretta.report.tables import write_table
+
+    with plain_errors():
+        check_output(output, (".html", ".htm"))
+        table_formats, figure_formats = table or list(TABLES), figure or list(FIGURES)
+        for option, asked, known in (("--table", table_formats, TABLES), ("--figure", figure_formats, FIGURES)):
+            for each in asked:
+                if each not in known:
+                    raise unknown(f"{option} format", each, known)
+        if files is None and (table or figure):
+            raise OptionError("--table and --figure are formats of the files that --files writes: give its folder too.")
+        with progress_bar("runs") as progress:
+            results = _read(store, progress)
+            shown, notes = _examples(results, Workshop(root), progress) if examples else ({}, [])
+        size = write_page(results, output, examples=shown, notes=notes, title=title)
+        for note in notes:
+            console.print(note, highlight=False, soft_wrap=True)
+        if files is not None:
+            files.mkdir(parents=True, exist_ok=True)
+            groups = grouped(results)
+            written = [write_table(each, files, form) for each in summary_tables(groups) for form in table_formats]
+            for chart in summary_charts(groups):
+                for form in figure_formats:
+                    write_chart(chart, files / f"{chart.name}.{form}")
+                    written.append(files / f"{chart.name}.{form}")
+            console.print(f"Tables and figures: {len(written)} files in {files}", highlight=False, soft_wrap=True)
+    told = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+    runs = f"{len(results)} {'run' if len(results) == 1 else 'runs'}"
+    console.print(f"Page of {runs}, {told}: {output}", highlight=False, soft_wrap=True)
+
+
+def _read(folder: Path, progress: Progress) -> list[Result]:
+    # A store makes its folder: one that is not there must stay so.
+    keys = Store(folder).keys() if folder.is_dir() else []
+    if not keys:
+        raise StateError(
+            f"no results in {folder}: `cretta run` or `cretta reproduce` makes some there, "
+            "or name another folder with --store."
+        )
+    kept = Store(folder)
+    found = [kept.get(key) for key in progress.track(keys, description="reading results")]
+    for path in kept.set_aside:
+        console.print(f"A damaged result was set aside: {path}", highlight=False, soft_wrap=True)
+    results = [result for result in found if result is not None]
+    if not results:
+        raise StateError(f"all results in {folder} are damaged: run them again.")
+    return results
+
+
+def _examples(results: Sequence[Result], workshop: Workshop, progress: Progress) -> tuple[dict[str, Pixels], list[str]]:
+    """The same few images under each shift, by its name, and what is to be said of them."""
+    sources = list(dict.fromkeys((str(each.run["data"]), each.run.get("size")) for each in results))
+    wanted: list[tuple[str, int | None, str]] = []
+    notes = []
+    for data, size in sources:
+        domains = _strongest(domain for each in results if each.run["data"] == data for domain in each.run["domains"])
+        wanted += [(data, size, domain) for domain in domains[:SHIFTS]]
+        if len(domains) > SHIFTS:
+            notes.append(f"Example images are of {SHIFTS} of the {len(domains)} shifts of {data}.")
+    shown: dict[str, Pixels] = {}
+    for data, size, domain in progress.track(wanted, description="making example images"):
+        try:
+            strip = _strip(workshop.benchmark(data, size).images(domain))
+        except (CrettaError, OSError) as wrong:
+            notes.append(f"No example images of {data}: {wrong}")
+            continue
+        shown[f"{data}, {domain}" if len(sources) > 1 else domain] = strip
+    return shown, list(dict.fromkeys(notes))
+
+
+def _strongest(domains: Iterable[str]) -> list[str]:
+    """The clean images first, then each corruption at the highest of its severities."""
+    found: dict[str, str] = {CLEAN: CLEAN}
+    for domain in sorted(set(domains)):
+        found[domain.rpartition("/")[0] or domain] = domain
+    return list(found.values())
+
+
+def _strip(dataset: ImageDataset) -> Pixels:
+    """Images from all over the dataset, side by side."""
+    count = min(IMAGES, len(dataset))
+    images = [Image.fromarray(dataset[place * len(dataset) // count][0]) for place in range(count)]
+    side = min(SIDE, max(max(image.size) for image in images))
+    tiles = [np.asarray(ImageOps.fit(image, (side, side))) for image in images]
+    gap = np.full((side, max(1, side // 24), 3), 255, dtype=np.uint8)
+    spaced = [part for tile in tiles for part in (tile, gap)][:-1]
+    return np.concatenate(spaced, axis=1)

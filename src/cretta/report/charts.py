@@ -1,0 +1,277 @@
+"""Charts as PNG, SVG and PDF: readable in black and white and by the colour-blind, the same bytes every time."""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from cretta.errors import OptionError
+from cretta.options import unknown
+from cretta.report.content import Chart, Panel, Series
+from cretta.report.styles import Style, styles
+
+FORMATS = ("png", "svg", "pdf")
+ACROSS = 3
+"""Panels side by side."""
+MANY = 5
+"""Series beyond which the legend stands beside the panels and not below them."""
+LONG = 44
+"""Letters of a name that a chart has room for."""
+_MARKERS = {
+    "circle": "o", "square": "s", "up": "^", "down": "v", "left": "<", "right": ">", "diamond": "D", "plus": "P",
+    "cross": "X", "star": "*", "pentagon": "p", "hexagon": "h",
+}  # fmt: skip
+_NO_DATES: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}
+_LOOK: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.labelsize": 10,
+    "legend.fontsize": 9.5,
+    "hatch.linewidth": 0.7,
+    # A dollar sign in a name is a dollar sign.
+    "text.parse_math": False,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "cretta",
+}
+
+
+def write_chart(chart: Chart, path: str | Path, **options: Any) -> None:
+    """Writes a chart; the ending of ``path`` decides the format. ``options`` are those of :func:`render`."""
+    path = Path(path)
+    path.write_bytes(render(chart, path.suffix.lower().removeprefix("."), **options))
+
+
+def render(
+    chart: Chart,
+    format: str = "svg",
+    *,
+    looks: Mapping[str, Style] | None = None,
+    selectable: bool = False,
+    bare: bool = False,
+) -> bytes:
+    """A chart as a file of that format.
+
+    ``looks`` gives series their styles, for names that are not methods to look alike in several charts;
+    ``selectable`` keeps an SVG's text as text, in whatever font the reader has; ``bare`` leaves out title and notes.
+    """
+    if format not in FORMATS:
+        raise unknown("format of figures", format, FORMATS)
+    if not chart.panels:
+        raise OptionError(f"chart {chart.name!r} has no panels: give at least one.")
+    names = [series.label for panel in chart.panels for series in panel.series]
+    look = {**styles(names), **(looks or {})}
+    made = io.BytesIO()
+    # The file's settings are rcParams and nothing else: they are put back at the end.
+    with mpl.rc_context(_LOOK | {"svg.fonttype": "none" if selectable else "path"}), warnings.catch_warnings():
+        # A name in a script that the font lacks shows as boxes, one too long takes the room: no reason to fail.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")
+        figure = _figure(chart, look, bare)
+        figure.savefig(made, format=format, dpi=160, metadata=_NO_DATES[format], transparent=bare)
+    return made.getvalue()
+
+
+def _figure(chart: Chart, look: Mapping[str, Style], bare: bool) -> Figure:
+    across = min(ACROSS, len(chart.panels))
+    down = math.ceil(len(chart.panels) / across)
+    entries: dict[str, str] = {}
+    drawn: set[str] = set()
+    for panel in chart.panels:
+        entries.update((series.label, panel.kind) for series in panel.series)
+        drawn.update(series.label for series in panel.series if series.y)
+    width = max(map(_panel_width, chart.panels)) * across
+    longest = min(LONG, max(map(len, entries), default=0))
+    beside = len(entries) > MANY or len(entries) * (0.7 + 0.09 * longest) > width
+    width += 0.7 + 0.09 * longest if beside else 0
+    notes = [] if bare else _wrapped(chart.notes, width)
+    height = 2.9 * down + (0 if bare else 0.35) + (0 if beside else 0.35) + 0.18 * len(notes)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    for place, axis in enumerate(axes.flat):
+        if place < len(chart.panels):
+            _panel(axis, chart.panels[place], look)
+        else:
+            axis.set_axis_off()
+    if not bare:
+        figure.suptitle(chart.title, fontsize=12, fontweight="bold")
+    if notes:
+        figure.supxlabel("\n".join(notes), fontsize=8, color="#444444", x=0.01, ha="left")
+    if entries:
+        handles = [_handle(kind, look[label]) for label, kind in entries.items()]
+        # Behind a space of no width: names that begin with an underscore would be left out.
+        told = [f"\u200b{_short(label, LONG)}{'' if label in drawn else ' (no data)'}" for label in entries]
+        columns = 1 if beside else len(told)
+        where: Any = "outside right upper" if beside else "outside lower center"
+        figure.legend(handles, told, loc=where, ncols=columns, frameon=False, handlelength=3.2)
+    return figure
+
+
+def _panel_width(panel: Panel) -> float:
+    if panel.kind != "bar":
+        return 4.2
+    return min(12.0, max(4.2, 0.6 + 0.16 * len(_categories(panel)) * (len(panel.series) + 1)))
+
+
+def _wrapped(notes: Sequence[str], width: float) -> list[str]:
+    return [line for note in notes for line in textwrap.wrap(note, max(40, int(width * 15)))]
+
+
+def _handle(kind: str, style: Style) -> Line2D | Patch:
+    if kind == "bar":
+        return Patch(**_bar_look(style))
+    line = {"linestyle": "none"} if kind == "scatter" else {"linestyle": _dashes(style), "linewidth": 1.6}
+    return Line2D([], [], **_marker_look(style), **line)
+
+
+def _panel(axis: Axes, panel: Panel, look: Mapping[str, Style]) -> None:
+    axis.set_title(_short(panel.title, LONG), loc="left")
+    axis.set_xlabel(_short(panel.x, LONG))
+    axis.set_ylabel(_short(panel.y, LONG))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.35, axis="y" if panel.kind == "bar" else "both")
+    axis.set_axisbelow(True)
+    for series in panel.series:
+        _check(series)
+    drawn = [series for series in panel.series if series.y]
+    if not drawn:
+        axis.text(0.5, 0.5, "no data", transform=axis.transAxes, ha="center", va="center", color="#767676")
+        axis.set_xticks([])
+        axis.set_yticks([])
+        return
+    categories = _categories(panel)
+    positions = {category: float(place) for place, category in enumerate(categories)}
+    for place, series in enumerate(drawn):
+        style = look[series.label]
+        x = [positions[_category(value)] if categories else float(value) for value in series.x]
+        y = [value if math.isfinite(value) else math.nan for value in series.y]
+        if panel.kind == "bar":
+            _bars(axis, x, y, series.deviation, style, place, len(drawn))
+        elif panel.kind == "scatter":
+            _points(axis, x, y, series, style)
+        else:
+            _line(axis, x, y, series.deviation, style, place)
+    _x_axis(axis, panel, categories)
+
+
+def _line(
+    axis: Axes, x: Sequence[float], y: Sequence[float], deviation: Sequence[float], style: Style, place: int
+) -> None:
+    if deviation:
+        low = [value - spread for value, spread in zip(y, deviation, strict=True)]
+        high = [value + spread for value, spread in zip(y, deviation, strict=True)]
+        axis.fill_between(x, low, high, color=style.color, alpha=0.15, linewidth=0)
+    # Ten markers at most, those of neighbouring lines at different places.
+    every = max(1, len(x) // 10)
+    axis.plot(x, y, linestyle=_dashes(style), linewidth=1.6, markevery=(place % every, every), **_marker_look(style))
+
+
+def _points(axis: Axes, x: Sequence[float], y: Sequence[float], series: Series, style: Style) -> None:
+    if series.deviation or series.x_deviation:
+        up, across = list(series.deviation) or None, list(series.x_deviation) or None
+        axis.errorbar(x, y, yerr=up, xerr=across, fmt="none", ecolor=style.color, elinewidth=1, capsize=3)
+    axis.plot(x, y, linestyle="none", **{**_marker_look(style), "markersize": 7})
+
+
+def _bars(
+    axis: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    deviation: Sequence[float],
+    style: Style,
+    place: int,
+    count: int,
+) -> None:
+    width = 0.82 / count
+    middle = [value + (place - (count - 1) / 2) * width for value in x]
+    axis.bar(middle, y, width=width * 0.94, linewidth=0.7, **_bar_look(style))
+    if deviation:
+        axis.errorbar(middle, y, yerr=list(deviation), fmt="none", ecolor="#000000", elinewidth=1, capsize=2)
+
+
+def _x_axis(axis: Axes, panel: Panel, categories: Sequence[str]) -> None:
+    if categories:
+        long = max(map(len, categories)) * len(categories) > 36
+        axis.set_xticks(range(len(categories)), [_short(category, LONG // 2) for category in categories])
+        if long:
+            axis.tick_params(axis="x", labelrotation=40)
+            for label in axis.get_xticklabels():
+                label.set_horizontalalignment("right")
+                label.set_rotation_mode("anchor")
+        return
+    values = sorted({float(x) for series in panel.series for x in series.x})
+    if panel.logarithmic:
+        if values[0] > 0:
+            axis.set_xscale("log")
+        else:  # zero, too, has a place
+            axis.set_xscale("symlog", linthresh=min((abs(x) for x in values if x), default=1.0))
+        if len(values) <= 8:
+            axis.set_xticks(values, [f"{x:g}" for x in values])
+            axis.xaxis.set_minor_locator(NullLocator())
+    elif all(x.is_integer() for x in values):
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _categories(panel: Panel) -> list[str]:
+    """The places of bars, and of lines over words, in the order in which they appear."""
+    values = [x for series in panel.series for x in series.x]
+    if panel.kind != "bar" and not any(isinstance(x, str) for x in values):
+        return []
+    return list(dict.fromkeys(map(_category, values)))
+
+
+def _category(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _short(text: str, length: int) -> str:
+    """Its beginning and end, where it is too long to stand in a chart."""
+    return text if len(text) <= length else f"{text[: length // 2]}…{text[-(length // 2 - 1) :]}"
+
+
+def _check(series: Series) -> None:
+    counts = [len(series.x), len(series.y), len(series.deviation), len(series.x_deviation)]
+    if counts[0] != counts[1] or not set(counts[2:]) <= {0, counts[1]}:
+        raise OptionError(
+            f"series {series.label!r}: {counts[0]} of x, {counts[1]} of y, {counts[2]} deviations of y, {counts[3]} of "
+            "x; give as many of each, or no deviations."
+        )
+
+
+def _dashes(style: Style) -> Any:
+    return (0, style.dash) if style.dash else "-"
+
+
+def _marker_look(style: Style) -> dict[str, Any]:
+    return {
+        "color": style.color,
+        "marker": _MARKERS[style.marker],
+        "markersize": 5.5,
+        "markerfacecolor": "#ffffff" if style.hollow else style.color,
+        "markeredgecolor": style.color,
+    }
+
+
+def _bar_look(style: Style) -> dict[str, Any]:
+    if style.hollow:
+        return {"facecolor": "#ffffff", "edgecolor": style.color, "hatch": style.hatch}
+    # Black bars would hide their hatch.
+    face = "#8c8c8c" if style.color == "#000000" else style.color
+    return {"facecolor": face, "edgecolor": "#000000", "hatch": style.hatch}

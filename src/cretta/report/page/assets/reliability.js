@@ -1,0 +1,77 @@
+// Reliability diagrams: accuracy at each confidence, the gap to the diagonal, and how many images are there.
+
+const DIAGRAM = { side: 200, left: 34, top: 8, strip: 40, gap: 22, bottom: 20 };
+
+function eceOf(run) {
+  const [images, sure, right] = run.bins;
+  const total = images.reduce((sum, count) => sum + count, 0);
+  return (100 * images.reduce((sum, _, place) => sum + Math.abs(right[place] - sure[place]), 0)) / total;
+}
+
+function diagramNode({ group, style, title }, place) {
+  const count = group.runs[0].bins[0].length;
+  const sums = [0, 1, 2].map((row) => Array.from({ length: count }, (_, bin) => group.runs.reduce((sum, run) => sum + run.bins[row][bin], 0)));
+  const [images, sure, right] = sums;
+  const total = images.reduce((sum, each) => sum + each, 0);
+  const errors = group.runs.map(eceOf);
+  const spread = deviation(errors);
+  const told = `ECE ${mean(errors).toFixed(2)}${spread === null ? " %" : ` ± ${spread.toFixed(2)} %, ${errors.length} seeds`}`;
+  const { side, left, top, strip, gap, bottom } = DIAGRAM;
+  const x = (share) => left + share * side;
+  const y = (share) => top + (1 - share) * side;
+  const width = side / count;
+  const hatch = `hatch${place}`;
+  const colour = ink(style.color);
+  const drawing = svg("svg", { viewBox: `0 0 ${left + side + 14} ${top + side + gap + strip + bottom}`, role: "img", "aria-label": `${title}: ${told}` });
+  drawing.append(
+    svg(
+      "pattern",
+      { id: hatch, width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+      svg("path", { d: "M0 0V5", stroke: colour, "stroke-width": 1.6 }),
+    ),
+  );
+  const frame = svg("g", { class: "grid" });
+  for (const tick of [0, 0.5, 1]) {
+    frame.append(
+      svg("path", { d: `M${left} ${y(tick)}H${left + side}` }),
+      svg("text", { x: left - 5, y: y(tick), dy: "0.35em", "text-anchor": "end" }, String(100 * tick)),
+      svg("text", { x: x(tick), y: top + side + 14, "text-anchor": "middle" }, String(100 * tick)),
+    );
+  }
+  drawing.append(frame);
+  const most = Math.max(...images);
+  const floor = top + side + gap + strip;
+  images.forEach((number, bin) => {
+    if (!number) return;
+    const accuracy = right[bin] / number;
+    const confidence = sure[bin] / number;
+    const bar = { x: left + bin * width + 1, width: width - 2 };
+    const tip = `confidence ${(100 * confidence).toFixed(1)} %: ${(100 * accuracy).toFixed(1)} % right, ${number} images`;
+    const column = svg("g", { class: "bin", opacity: number < total / 100 ? 0.4 : null }, svg("title", {}, tip));
+    column.append(
+      svg("rect", { ...bar, y: y(accuracy), height: accuracy * side, fill: colour, opacity: 0.55 }),
+      svg("rect", {
+        ...bar,
+        y: y(Math.max(accuracy, confidence)),
+        height: Math.abs(accuracy - confidence) * side,
+        fill: `url(#${hatch})`,
+        stroke: colour,
+        "stroke-width": 0.8,
+      }),
+      svg("rect", { ...bar, y: floor - (number / most) * strip, height: (number / most) * strip, fill: "currentColor", opacity: 0.45 }),
+    );
+    drawing.append(column);
+  });
+  drawing.append(
+    svg("path", { class: "diagonal", d: `M${x(0)} ${y(0)}L${x(1)} ${y(1)}` }),
+    svg("path", { class: "axis", d: `M${left} ${floor}H${left + side}` }),
+    svg("text", { x: left - 5, y: floor - strip, dy: "0.7em", "text-anchor": "end", class: "small" }, `${Math.round((100 * most) / total)} %`),
+    svg("text", { x: left + side / 2, y: floor + 14, "text-anchor": "middle", class: "small" }, "confidence (%)"),
+  );
+  return el("figure", { class: "diagram" }, el("figcaption", {}, swatch(style), el("b", {}, title), el("span", { class: "quiet" }, told)), drawing);
+}
+
+function showDiagrams(shown) {
+  const box = document.getElementById("diagrams");
+  box.replaceChildren(...(shown.length ? shown.map(diagramNode) : [el("p", { class: "quiet" }, "No run is chosen.")]));
+}

@@ -1,0 +1,78 @@
+"""How a method looks in every figure: told apart by colour, and without it by dashes, markers and hatches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+# Okabe and Ito's colours, which the colour-blind can tell apart; grey in place of their yellow, too faint for a line.
+BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE, GREY = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#767676",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """Of one method, or whatever else a series stands for."""
+
+    color: str
+    dash: tuple[float, ...]
+    """Lengths of lines and gaps in line widths; empty for a whole line."""
+    marker: str
+    hatch: str
+    """As matplotlib writes it, for bars."""
+    hollow: bool = False
+    """Whether markers and bars are outlines."""
+
+
+KNOWN = {
+    "source": Style(BLACK, (1, 1.6), "square", "...."),
+    "bn_adapt": Style(ORANGE, (6, 1.6, 1, 1.6), "up", "////"),
+    "pl": Style(GREY, (4, 1, 1, 1, 1, 1), "left", "--"),
+    "shot": Style(SKY, (3, 1.2), "plus", "++"),
+    "shot_im": Style(SKY, (1, 1), "cross", "xx"),
+    "tent": Style(BLUE, (4, 1.6), "diamond", "\\\\\\\\"),
+    "eta": Style(PURPLE, (5, 1.2, 1, 1.2), "right", "||"),
+    "eata": Style(PURPLE, (2, 1), "hexagon", "oo"),
+    "sar": Style(ORANGE, (2, 1, 2, 3), "pentagon", "//.."),
+    "aea": Style(BLUE, (1.2, 1.2), "star", "**"),
+    "tea": Style(GREEN, (8, 1.6), "down", "xxxx"),
+    "cretta": Style(VERMILION, (), "circle", ""),
+}
+_COLORS = (BLUE, VERMILION, GREEN, PURPLE, BLACK, ORANGE, SKY)
+_DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.6), (1, 1.6), (6, 1.6, 1, 1.6), (8, 1.6))
+_MARKERS = tuple(style.marker for style in KNOWN.values())[::-1]
+_HATCHES = ("////", "....", "\\\\\\\\", "xx", "--", "oo", "||", "++", "//..", "**", "xxxx")
+
+
+def styles(names: Iterable[str]) -> dict[str, Style]:
+    """The style of each name: a method's own, however it is spelled; for others hollow ones, as they appear.
+
+    >>> styles(["CreTTA", "BN Adapt", "mine"])["mine"].hollow
+    True
+    """
+    known = {_plain(name): style for name, style in KNOWN.items()}
+    found: dict[str, Style] = {}
+    others = 0
+    for name in dict.fromkeys(names):
+        if _plain(name) in known:
+            found[name] = known[_plain(name)]
+        else:
+            found[name] = _other(others)
+            others += 1
+    return found
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def _other(place: int) -> Style:
+    # Lists of 7, 5, 12 and 11: hundreds of names go by before two look the same.
+    return Style(
+        _COLORS[place % len(_COLORS)],
+        _DASHES[place % len(_DASHES)],
+        _MARKERS[place % len(_MARKERS)],
+        _HATCHES[place % len(_HATCHES)],
+        hollow=True,
+    )

@@ -1,0 +1,112 @@
+"""The tables and charts that follow from results, whatever was run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cretta.report.content import Cell, Chart, Column, Panel, Row, Series, Table, cell
+from cretta.report.groups import ACCURACY, CALIBRATION, MEASURES, Group, Measure, by_setting
+
+
+def summary_tables(groups: Sequence[Group]) -> list[Table]:
+    """For each setting the methods by measures, over all its shifts and, where there are several, by shift."""
+    settings = by_setting(groups)
+    tables = []
+    for number, (setting, members) in enumerate(settings.items(), start=1):
+        suffix = f"-{number}" if len(settings) > 1 else ""
+        present = measures_of(members)
+        columns = tuple(Column(each.title, better=each.better, digits=each.digits) for each in present)
+        note = _seeds_note(members)
+        rows = tuple(
+            Row(label, tuple(averaged(each, measure, shifts_of(members)) for measure in present))
+            for label, each in by_label(members).items()
+        )
+        tables.append(Table(f"summary{suffix}", f"{setting}: {_over(members)}", "method", columns, rows, (note,)))
+        if rows := _rows_by_shift(members, present):
+            title = f"{setting}: by shift"
+            tables.append(Table(f"shifts{suffix}", title, "method", columns, rows, (note,), best_of="group"))
+    return tables
+
+
+def summary_charts(groups: Sequence[Group]) -> list[Chart]:
+    """For each setting with several methods: how often they are right, and how far to trust them."""
+    settings = by_setting(groups)
+    charts = []
+    for number, (setting, members) in enumerate(settings.items(), start=1):
+        series = []
+        for label, each in by_label(members).items():
+            x, y = (averaged(each, measure, shifts_of(members)) for measure in (ACCURACY, CALIBRATION))
+            if x.value is not None and y.value is not None:
+                spread = [() if each.deviation is None else (each.deviation,) for each in (y, x)]
+                series.append(Series(label, (x.value,), (y.value,), *spread))
+        if len(series) > 1:
+            x_title, y_title = "accuracy (%), more is better", "ECE (%), less is better"
+            panel = Panel(_over(members), x_title, y_title, "scatter", tuple(series))
+            charts.append(Chart(f"accuracy-ece{f'-{number}' if len(settings) > 1 else ''}", setting, (panel,)))
+    return charts
+
+
+def averaged(groups: Sequence[Group], measure: Measure, shifts: Sequence[str]) -> Cell:
+    """The mean over all shifts for each seed, then mean and deviation of those; missing where a shift is."""
+    by_shift = {group.shift: group.values[measure.name] for group in groups}
+    there = [shift for shift in shifts if by_shift.get(shift)]
+    if not there:
+        return Cell()
+    if len(there) < len(shifts):
+        return Cell(note=f"run on {len(there)} of {len(shifts)} shifts")
+    seeds = set.intersection(*(set(by_shift[shift]) for shift in shifts))
+    if not seeds:
+        return Cell(note="no seed was run on all shifts")
+    return cell([math.fsum(by_shift[shift][seed] for shift in shifts) / len(shifts) for seed in sorted(seeds)])
+
+
+def measures_of(groups: Sequence[Group]) -> list[Measure]:
+    """Measures that any of the groups has; skipped batches only where there were some."""
+    found = []
+    for measure in MEASURES:
+        values = [value for group in groups for value in group.values[measure.name].values()]
+        if any(values) or (values and measure.name != "skipped"):
+            found.append(measure)
+    return found
+
+
+def shifts_of(groups: Sequence[Group]) -> list[str]:
+    """The shifts of the groups, in their order."""
+    return list(dict.fromkeys(group.shift for group in groups))
+
+
+def by_label(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """The groups of each method and its settings."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        found.setdefault(group.label, []).append(group)
+    return found
+
+
+def _rows_by_shift(groups: Sequence[Group], measures: Sequence[Measure]) -> tuple[Row, ...]:
+    """A row for each method and shift, or part of a stream; none where there is but one."""
+    rows = []
+    for shift in shifts_of(groups):
+        members = [group for group in groups if group.shift == shift]
+        parts = list(dict.fromkeys(part for group in members for part in group.parts))
+        if not parts:
+            rows += [Row(group.label, group.cells(measures), shift) for group in members]
+        for part in parts:
+            heading = part if len(shifts_of(groups)) == 1 else f"{shift}: {part}"
+            there = [group for group in members if part in group.parts]
+            rows += [Row(group.label, group.cells(measures, part), heading) for group in there]
+    return tuple(rows) if len({row.group for row in rows}) > 1 else ()
+
+
+def _over(groups: Sequence[Group]) -> str:
+    shifts = shifts_of(groups)
+    return f"mean of {len(shifts)} shifts" if len(shifts) > 1 else shifts[0]
+
+
+def _seeds_note(groups: Sequence[Group]) -> str:
+    counts = sorted({len(group.results) for group in groups})
+    if counts == [1]:
+        return "One seed."
+    told = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Mean ± sample deviation over {told} seeds."

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cretta.bench import Run, Store, Workshop, run_all
+from cretta.cli import app
+from made_results import comparison, made_result
+
+
+def filled(folder: Path) -> Path:
+    store = Store(folder)
+    for result in comparison():
+        store.put(result)
+    return folder
+
+
+def report(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["report", *arguments])
+    assert "Traceback" not in result.output + result.stderr
+    return result.exit_code, " ".join((result.output + result.stderr).split())
+
+
+def test_a_page_of_a_real_run_and_of_what_else_the_store_has(tmp_path: Path) -> None:
+    folder = filled(tmp_path / "results")
+    run = Run(data="embedded", domains=("fog/3",), model="wrn-40-2-cifar10", method="source", images=8, batch_size=4)
+    list(run_all([run], Store(folder), Workshop()))
+    output = tmp_path / "page.html"
+    code, said = report("--store", str(folder), "--output", str(output), "--title", "Mine")
+    assert code == 0, said
+    size = output.stat().st_size
+    assert f"Page of 13 runs, {size / 1e3:.0f} kB:" in said
+    page = output.read_text(encoding="utf-8")
+    assert "<title>Mine</title>" in page
+    # Fog at its highest severity, snow, and the images before: the same ones.
+    assert re.findall('alt="Example images of ([^"]*)"', page) == ["clean", "fog/5", "snow/5"]
+    assert '"shift":' in page
+    assert "fog/3" in page
+
+
+def test_tables_and_figures_as_files(tmp_path: Path) -> None:
+    folder, files = filled(tmp_path / "results"), tmp_path / "some" / "files"
+    common = ("--store", str(folder), "--output", str(tmp_path / "page.html"), "--no-examples", "--files", str(files))
+    code, said = report(*common, "--table", "latex", "--table", "csv", "--figure", "pdf")
+    assert code == 0, said
+    assert sorted(path.name for path in files.iterdir()) == [
+        "accuracy-ece.pdf",
+        "shifts.csv",
+        "shifts.tex",
+        "summary.csv",
+        "summary.tex",
+    ]
+    assert "\\textbf{" in (files / "summary.tex").read_text(encoding="utf-8")
+    assert "5 files in" in said
+    assert "<img" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_store_is_named_results_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    filled(Path("results"))
+    code, said = report("--no-examples")
+    assert code == 0, said
+    assert Path("cretta-report.html").is_file()
+
+
+def test_an_empty_store_tells_what_to_run(tmp_path: Path) -> None:
+    for folder in (tmp_path / "absent", tmp_path):
+        code, said = report("--store", str(folder), "--output", str(tmp_path / "page.html"))
+        assert code == 2
+        assert "no results in" in said
+        assert "cretta run" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_that_are_not_there_cost_their_images_only(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results")
+    store.put(made_result(data="embedded"))
+    store.put(made_result(data="cifar100"))
+    store.put(made_result(data="gone/folder"))
+    output = tmp_path / "page.html"
+    code, said = report("--store", str(store.folder), "--output", str(output), "--root", str(tmp_path / "nothing"))
+    assert code == 0, said
+    page = output.read_text(encoding="utf-8")
+    assert re.findall('alt="Example images of ([^"]*)"', page) == ["embedded, clean", "embedded, fog/5"]
+    assert said.count("No example images of cifar100") == 1
+    assert said.count("No example images of gone/folder") == 1
+    assert page.count("No example images of") == 2
+
+
+def test_a_damaged_result_is_told_and_left_out(tmp_path: Path) -> None:
+    folder = filled(tmp_path / "results")
+    (folder / f"{'0' * 24}.parquet").write_bytes(b"nothing of the kind")
+    code, said = report("--store", str(folder), "--output", str(tmp_path / "page.html"), "--no-examples")
+    assert code == 0, said
+    assert "A damaged result was set aside" in said
+    assert "Page of 12 runs" in said
+    only = tmp_path / "only"
+    only.mkdir()
+    (only / f"{'0' * 24}.parquet").write_bytes(b"nothing of the kind")
+    code, said = report("--store", str(only), "--output", str(tmp_path / "page.html"), "--no-examples")
+    assert code == 2
+    assert "are damaged" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--output", "page.pdf"], ".html"),
+        (["--output", "nowhere/page.html"], "nowhere"),
+        (["--table", "md"], "--files"),
+        (["--files", "out", "--table", "latx"], "Did you mean 'latex'"),
+        (["--files", "out", "--figure", "gif"], "Allowed: pdf, png, svg"),
+    ],
+)
+def test_bad_requests_get_a_message_before_any_work(
+    arguments: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, said = report(*arguments)
+    assert code == 2
+    assert told in said
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+from PIL import Image
+
+from cretta.errors import OptionError
+from cretta.report.charts import FORMATS, render, write_chart
+from cretta.report.content import Chart, Panel, Series
+from cretta.report.styles import KNOWN, styles
+
+
+def chart(*series: Series, kind: str = "line", logarithmic: bool = False) -> Chart:
+    return Chart("name", "Title", (Panel("panel", "x", "y", kind, series, logarithmic),), ("A note.",))  # type: ignore[arg-type]
+
+
+def line(label: str, *y: float, deviation: tuple[float, ...] = ()) -> Series:
+    return Series(label, tuple(range(len(y))), y, deviation)
+
+
+def text_of(drawing: bytes) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", drawing.decode())
+
+
+@pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_the_ending_decides_the_format(tmp_path: Path, form: str, start: bytes) -> None:
+    write_chart(chart(line("tent", 1, 2)), tmp_path / f"a.{form}")
+    assert (tmp_path / f"a.{form}").read_bytes().startswith(start)
+
+
+def test_the_same_bytes_every_time_and_in_every_process() -> None:
+    given = chart(line("tent", 1, 2, deviation=(0.1, 0.2)), line("mine", 2, 3), kind="bar")
+    here = [hashlib.sha256(render(given, form)).hexdigest() for form in FORMATS]
+    assert here == [hashlib.sha256(render(given, form)).hexdigest() for form in FORMATS]
+    code = (
+        "import hashlib; from cretta.report.content import *; from cretta.report.charts import *;"
+        "x = Chart('name', 'Title', (Panel('panel', 'x', 'y', 'bar', (Series('tent', (0, 1), (1, 2), (0.1, 0.2)), "
+        "Series('mine', (0, 1), (2, 3)))),), ('A note.',));"
+        "print(*(hashlib.sha256(render(x, form)).hexdigest() for form in FORMATS))"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert there.stdout.split() == here
+
+
+def test_no_date_in_any_file() -> None:
+    given = chart(line("tent", 1, 2))
+    assert b"<dc:date>" not in render(given, "svg")
+    assert b"CreationDate" not in render(given, "pdf")
+    with Image.open(io.BytesIO(render(given, "png"))) as image:
+        assert "Software" not in image.info
+
+
+def test_settings_of_matplotlib_are_left_as_they_were() -> None:
+    before = dict(mpl.rcParams)
+    render(chart(line("tent", 1, 2)))
+    assert dict(mpl.rcParams) == before
+
+
+def test_methods_are_told_apart_without_colour() -> None:
+    looks = list(KNOWN.values())
+    assert len({style.marker for style in looks}) == len(looks)
+    assert len({style.hatch for style in looks}) == len(looks)
+    assert len({style.dash for style in looks}) == len(looks)
+    others = list(styles(f"other {number}" for number in range(60)).values())
+    assert len(set(others)) == 60
+    assert all(style.hollow for style in others)
+
+
+def test_a_method_looks_the_same_whoever_stands_beside_it() -> None:
+    alone, among = styles(["CreTTA"]), styles(["mine", "BN Adapt", "tent", "CreTTA", "bn_adapt"])
+    assert alone["CreTTA"] == among["CreTTA"] == KNOWN["cretta"]
+    assert among["BN Adapt"] == among["bn_adapt"] == KNOWN["bn_adapt"]
+    assert among["mine"] == styles(["cretta", "mine"])["mine"]
+    for given in (chart(line("cretta", 1, 2)), chart(line("source", 2, 1), line("mine", 0, 1), line("cretta", 1, 2))):
+        assert "#d55e00" in render(given, "svg").decode()
+
+
+def test_names_stand_as_they_are_given() -> None:
+    names = ("_private", "a $dollar$ \\frac", "<script>alert(1)</script>", "β & co", "名前")
+    drawing = render(chart(*(line(name, 1, 2) for name in names)), "svg", selectable=True)
+    texts = [text.replace("\u200b", "") for text in text_of(drawing)]
+    for name in names:
+        assert name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") in texts
+    assert b"<script" not in drawing
+
+
+def test_deviations_are_drawn() -> None:
+    for kind in ("line", "bar", "scatter"):
+        without = render(chart(line("tent", 1, 2), kind=kind), "svg")
+        drawn = render(chart(line("tent", 1, 2, deviation=(0.1, 0.1)), kind=kind), "svg")
+        assert len(drawn) > len(without)
+    both = render(chart(Series("tent", (1,), (1,), (0.5,), (0.5,)), kind="scatter"), "svg")
+    assert len(both) > len(render(chart(Series("tent", (1,), (1,), (0.5,)), kind="scatter"), "svg"))
+
+
+def test_bars_have_hatches_and_places_for_all_categories() -> None:
+    given = chart(
+        Series("source", ("fog", "snow"), (1, 2)), Series("tent", ("snow", "blur"), (3, 4), (0.1, 0.2)), kind="bar"
+    )
+    drawing = render(given, "svg", selectable=True)
+    assert drawing.count(b"<pattern") == 2
+    assert [text for text in text_of(drawing) if text in ("fog", "snow", "blur")] == ["fog", "snow", "blur"]
+
+
+def test_what_is_empty_is_told() -> None:
+    texts = text_of(render(chart(line("tent", 1, 2), line("sar")), "svg", selectable=True))
+    assert "\u200bsar (no data)" in texts
+    assert "no data" in text_of(render(chart(), "svg", selectable=True))
+    assert "no data" in text_of(render(chart(line("sar")), "svg", selectable=True))
+    render(chart(line("tent", math.nan, math.inf, 1)))
+
+
+def test_a_logarithmic_axis_has_a_place_for_zero() -> None:
+    for values in ((0.1, 1.0, 10.0), (0.0, 1.0, 100.0)):
+        texts = text_of(render(chart(Series("tent", values, values), logarithmic=True), "svg", selectable=True))
+        assert [text for text in texts if text in {f"{value:g}" for value in values}][:3]
+
+
+def test_many_panels_and_series_stand_in_rows_with_the_legend_beside() -> None:
+    panel = chart(*(line(name, 1, 2, 3) for name in KNOWN)).panels[0]
+    with Image.open(io.BytesIO(render(Chart("n", "T", (panel,) * 4), "png"))) as image:
+        width, height = image.size
+    with Image.open(io.BytesIO(render(Chart("n", "T", (panel,)), "png"))) as image:
+        assert width > 2 * image.width
+        assert height > 1.5 * image.height
+
+
+def test_title_and_notes_can_be_left_out() -> None:
+    full = text_of(render(chart(line("tent", 1, 2)), "svg", selectable=True))
+    bare = text_of(render(chart(line("tent", 1, 2)), "svg", selectable=True, bare=True))
+    assert {"Title", "A note."} <= set(full)
+    assert not {"Title", "A note."} & set(bare)
+
+
+def test_wrong_charts_are_told() -> None:
+    with pytest.raises(OptionError, match="no panels"):
+        render(Chart("empty", "T", ()))
+    with pytest.raises(OptionError, match="'tent': 1 of x, 2 of y"):
+        render(chart(Series("tent", (1,), (1, 2))))
+    with pytest.raises(OptionError, match="1 deviations of y"):
+        render(chart(Series("tent", (1, 2), (1, 2), (1,))))
+    with pytest.raises(OptionError, match="Allowed: pdf, png, svg"):
+        render(chart(line("tent", 1)), "gif")
+    with pytest.raises(OptionError, match="unknown format of figures"):
+        write_chart(chart(line("tent", 1)), "figure.gif")
