@@ -64,6 +64,8 @@ class Benchmark:
         return self.clean() if domain == CLEAN else self.shifted(domain)
 
 
+FIXED = ("embedded", "cifar10", "cifar100")
+"""Whose images have 32 px and no other size."""
 NAMES = ("embedded", "cifar10", "cifar100", "tiny-imagenet", "imagenet")
 
 
@@ -72,7 +74,7 @@ def benchmark(name: str, root: Path | None = None, size: int | None = None) -> B
 
     Such a folder holds ``train/<class>/…`` and ``test/<class>/…``. ``size`` scales and crops images that come as files.
     """
-    if size is not None and name in ("embedded", "cifar10", "cifar100"):
+    if size is not None and name in FIXED:
         raise OptionError(f"size={size} for {name}: its images have 32 px; leave it out.")
     if name == "embedded":
         test = cache(lambda: embedded("test"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 from cretta import streams
@@ -23,7 +24,9 @@ class Buffer:
     """Which source images a method is given."""
 
     data: str = ""
-    """Another benchmark's source images; by default the run's own."""
+    """Another benchmark's images; by default the run's own."""
+    split: str = "train"
+    """Of its training images, or of its clean test images."""
     size: float = 0.1
     """A share below 1, or a count."""
     select: str = "random"
@@ -46,7 +49,7 @@ class Run:
     delta: float | None = None
     """δ of the Dirichlet stream."""
     images: int | None = None
-    """The first so many of each domain; None is all."""
+    """So many of each domain: the first, or every n-th where they are sorted by class; None is all."""
     size: int | None = None
     """Side to scale images to that come as files; None is the benchmark's own."""
     batch_size: int = 200
@@ -56,6 +59,8 @@ class Run:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.buffer.split not in ("train", "test"):
+            raise unknown("split of a buffer", self.buffer.split, ("train", "test"))
         if not isinstance(self.domains, tuple) or not self.domains:
             raise OptionError(f"domains={self.domains!r}: give a tuple of at least one, such as ('fog/5',).")
         if self.stream not in STREAMS:
@@ -94,7 +99,10 @@ class Run:
 
     def key(self, materials: dict[str, str]) -> str:
         """What the run is filed under: itself and ``materials``, fingerprints of what its names stand for."""
-        told = json.dumps({"version": VERSION, "run": self.describe(), "materials": materials}, sort_keys=True)
+        described = self.describe()
+        if Path(self.model).suffix:  # of a file its content counts, which is among the materials, not where it lies
+            described["model"] = "a file"
+        told = json.dumps({"version": VERSION, "run": described, "materials": materials}, sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:24]
 
     def schedule(self, counts: list[int], labels: Any) -> streams.Stream:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cretta import states
 from cretta.adapter import Adapter
-from cretta.bench.benchmarks import Benchmark, benchmark
+from cretta.bench.benchmarks import FIXED, Benchmark, benchmark
 from cretta.bench.run import Buffer, Run
 from cretta.buffer import SourceBuffer
 from cretta.data import ImageDataset
@@ -25,28 +27,33 @@ from cretta.options import unknown
 
 ROOM = 512 * 2**20
 """Bytes of decoded or corrupted images to keep."""
+BUFFERS = 12
 ADAPTERS = 12
 """Adapters to keep: as many as a comparison usually has methods."""
 
 
 class Domain:
-    """The images of a domain, the first so many; kept as pixels when they are few bytes."""
+    """The images of a domain, or so many of them; kept as pixels when they are few bytes."""
 
     def __init__(self, dataset: ImageDataset, images: int | None) -> None:
         self.dataset = dataset
         self.count = len(dataset) if images is None else min(images, len(dataset))
-        self.labels = torch.from_numpy(dataset.labels[: self.count].copy())
-        first = dataset[0][0]
-        self.bytes = self.count * first.nbytes
+        labels = dataset.labels
+        # The first of a sorted dataset would all be of one class.
+        sorted_by_class = bool((np.diff(labels) >= 0).all())
+        self._places = np.arange(self.count) * len(dataset) // self.count if sorted_by_class else np.arange(self.count)
+        self.labels = torch.from_numpy(labels[self._places])
+        self.bytes = self.count * dataset[0][0].nbytes
 
     @cached_property
     def _pixels(self) -> Pixels:
-        return self.dataset.read(range(self.count))
+        return self.dataset.read(self._places)
 
     def batch(self, indices: Tensor) -> Tensor:
         """Images in [0, 1], (N, 3, H, W)."""
         chosen = indices.numpy()
-        pixels = self._pixels[chosen] if self.bytes <= ROOM // 4 else self.dataset.read(chosen)
+        kept = self.bytes <= ROOM // 4
+        pixels = self._pixels[chosen] if kept else self.dataset.read(self._places[chosen])
         return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(255)
 
 
@@ -101,17 +108,26 @@ class Workshop:
         plan = run.buffer
         key = (plan.data or run.data, run.size, plan, run.seed, run.model if plan.select != "random" else "")
         if key not in self._buffers:
-            if len(self._buffers) >= 4:
+            if len(self._buffers) >= BUFFERS:
                 self._buffers.popitem(last=False)
             self._buffers[key] = self._sampled(run, plan)
         return self._buffers[key]
 
     def _sampled(self, run: Run, plan: Buffer) -> SourceBuffer:
-        training = self.benchmark(plan.data or run.data, run.size).training()
+        images = self._source(run)
         model = self.model(run.model) if plan.select != "random" else None
         # A share of the images, or so many of them; no more than there are.
-        size = plan.size if plan.size < 1 else min(int(plan.size), len(training))
-        return SourceBuffer.sample(training, size=size, select=plan.select, model=model, seed=run.seed)
+        size = plan.size if plan.size < 1 else min(int(plan.size), len(images))
+        return SourceBuffer.sample(images, size=size, select=plan.select, model=model, seed=run.seed)
+
+    def _source(self, run: Run) -> ImageDataset:
+        """Where the run's buffer is drawn from; images of another benchmark take the size of the run's own."""
+        plan = run.buffer
+        chosen = self.benchmark(run.data, run.size)
+        if plan.data and plan.data != run.data:
+            side = chosen.clean()[0][0].shape[0]
+            chosen = self.benchmark(plan.data, None if plan.data in FIXED else side)
+        return chosen.training() if plan.split == "train" else chosen.clean()
 
     def adapter(self, run: Run) -> Adapter[Any]:
         """The run's adapter, before its first batch.
@@ -145,29 +161,30 @@ class Workshop:
 
     def materials(self, run: Run) -> dict[str, str]:
         """Fingerprints of what the run's names stand for just now: weights, target and source images."""
-        plan = run.buffer
-        found = {"model": self._fingerprint("model", run.model)}
         target = self.benchmark(run.data, run.size)
-        found["corruptions"] = target.corruptions
-        found["target"] = self._fingerprint("clean", run.data, run.size)
+        found = {
+            "model": self._fingerprint(("model", run.model), lambda: _of_network(self.model(run.model))),
+            "corruptions": target.corruptions,
+            "target": self._fingerprint(("target", run.data, run.size), lambda: _of_images(target.clean())),
+        }
         if get(run.method).facts.source_data:
-            found["source"] = self._fingerprint("training", plan.data or run.data, run.size)
+            place = ("source", run.data, run.size, run.buffer.data, run.buffer.split)
+            found["source"] = self._fingerprint(place, lambda: _of_images(self._source(run)))
         return found
 
-    def _fingerprint(self, kind: str, name: str, size: int | None = None) -> str:
-        key = (kind, name, size)
-        if key not in self._fingerprints:
-            if kind == "model":
-                state = self.model(name).state_dict()
-                parts = [part for each, value in state.items() for part in (each, value) if isinstance(value, Tensor)]
-                self._fingerprints[key] = states.fingerprint([str(list(state)), *parts])[:16]
-            else:
-                chosen = self.benchmark(name, size)
-                self._fingerprints[key] = _of(chosen.clean() if kind == "clean" else chosen.training())
-        return self._fingerprints[key]
+    def _fingerprint(self, place: tuple[object, ...], compute: Callable[[], str]) -> str:
+        if place not in self._fingerprints:
+            self._fingerprints[place] = compute()
+        return self._fingerprints[place]
 
 
-def _of(dataset: ImageDataset) -> str:
+def _of_network(net: nn.Module) -> str:
+    state = net.state_dict()
+    parts = [part for name, value in state.items() for part in (name, value) if isinstance(value, Tensor)]
+    return states.fingerprint([str(list(state)), *parts])[:16]
+
+
+def _of_images(dataset: ImageDataset) -> str:
     """Of a few images and all labels: enough to tell datasets apart, and quick."""
     digest = hashlib.sha256(f"{dataset.name} {len(dataset)} {dataset.classes}".encode())
     digest.update(dataset.labels.tobytes())

@@ -1,0 +1,152 @@
+"""`cretta reproduce`: the paper's tables and figures, measured here."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table as Grid
+
+from cretta import paper
+from cretta.bench import Run, Store, Workshop
+from cretta.bench.estimate import estimate
+from cretta.cli import given
+from cretta.cli.console import app, console, plain_errors, progress_bar
+from cretta.cli.grids import STORE, duration, execute
+from cretta.errors import OptionError
+from cretta.options import unknown
+from cretta.report.charts import write_chart
+from cretta.report.content import Chart, Table
+from cretta.report.tables import FORMATS, terminal, write_table
+from cretta.training import News
+
+FIGURES = ("png", "svg", "pdf")
+
+
+@app.command()
+def reproduce(
+    item: Annotated[
+        list[str] | None, typer.Argument(help="Items of the paper, as --list names them.", show_default="all")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="smoke (minutes), quick (hours) or full (the paper's).")] = "smoke",
+    listing: Annotated[bool, typer.Option("--list", help="Name every item and leave.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would run and how long it takes, and leave.")] = False,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A network of your own for a family: cifar100=weights.safetensors, imagenet=my_module:make; pacs "
+            "takes {source} for the source domain. Several times."
+        ),
+    ] = None,
+    store: Annotated[Path, typer.Option(help="Where results are kept.")] = STORE,
+    output: Annotated[
+        Path | None, typer.Option(help="Where tables and figures go.", show_default="<store>/paper-<scale>")
+    ] = None,
+    root: Annotated[Path | None, typer.Option(help="Where datasets lie.", show_default="as for cretta data")] = None,
+    table: Annotated[list[str] | None, typer.Option(help="md, latex, csv.", show_default="all three")] = None,
+    figure: Annotated[list[str] | None, typer.Option(help="png, svg, pdf.", show_default="all three")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+) -> None:
+    """Run any table or figure of the paper again, and see its numbers beside those measured here.
+
+    Items share runs, and the store keeps them: a run is computed once, whatever asks for it, and whatever was cut off
+    goes on where it was. What needs data or weights that are not there says how to get them, and the rest is done.
+
+    `cretta reproduce` runs everything at the scale of a smoke test, which tells that it works and no more.
+
+    `cretta reproduce main cost --scale quick --plan` shows what two items would take at a scale of hours.
+    """
+    with plain_errors():
+        if listing:
+            console.print(_listed())
+            return
+        chosen = [paper.get(name) for name in item] if item else list(paper.items().values())
+        formats, figures = tuple(table or FORMATS), tuple(figure or FIGURES)
+        for kind, asked, known in (("--table", formats, tuple(FORMATS)), ("--figure", figures, FIGURES)):
+            for each in asked:
+                if each not in known:
+                    raise unknown(f"{kind} format", each, known)
+        kept = Store(store)
+        sized = paper.scale(scale).with_models(_models(model or [])).placed(store, root)
+        workshop = Workshop(root, given.device(device))
+        plans = {each.name: each.plan(sized) for each in chosen}
+        runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
+        console.print(f"Scale {sized.name}: {sized.about}", highlight=False)
+        if not plan:
+            _prepare(sized, runs, root)
+        lacking = paper.missing(runs, sized, workshop)
+        for reason in dict.fromkeys(lacking.values()):
+            affected = [name for name, planned in plans.items() if any(lacking.get(run) == reason for run in planned)]
+            console.print(f"Left out, in {', '.join(affected)}: {reason}", highlight=False, soft_wrap=True)
+        due = [run for run in runs if run not in lacking]
+        if plan:
+            console.print(_planned(plans, lacking))
+            seconds = sum(estimate(due, kept, workshop).values())
+            console.print(f"{len(due)} runs, each once: about {duration(seconds)} here.", highlight=False)
+            return
+        begun = time.monotonic()
+        results = execute(due, kept, workshop)
+        folder = output or store / f"paper-{sized.name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in chosen:
+            for shown in one.show(results, sized, lacking):
+                _write(shown, folder, formats, figures)
+        console.print(
+            f"{len(chosen)} items from {len(results)} runs in {duration(time.monotonic() - begun)}: {folder}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _write(shown: Table | Chart, folder: Path, formats: tuple[str, ...], figures: tuple[str, ...]) -> None:
+    if isinstance(shown, Table):
+        console.print(terminal(shown, console.width))
+        for format in formats:
+            write_table(shown, folder, format)
+        return
+    for format in figures:
+        write_chart(shown, folder / f"{shown.name}.{format}")
+    console.print(f"{shown.title}: {folder / shown.name}.{figures[0]}", highlight=False, soft_wrap=True)
+
+
+def _prepare(sized: paper.Scale, runs: list[Run], root: Path | None) -> None:
+    with progress_bar() as progress:
+        tasks = {}
+
+        def hear(name: str, news: News) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(f"training a small network: {name}", total=1.0)
+            progress.update(tasks[name], completed=news.share)
+
+        paper.prepare(sized, runs, root, hear)
+
+
+def _models(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        family, equals, spec = pair.partition("=")
+        if not equals or not spec:
+            raise OptionError(f"--model {pair}: give family=model, such as cifar100=weights.safetensors.")
+        found[family] = spec
+    return found
+
+
+def _listed() -> Grid:
+    grid = Grid(box=None, pad_edge=False)
+    for title in ("item", "in the paper", "what it shows"):
+        grid.add_column(title, style="bold" if title == "item" else "")
+    for each in paper.items().values():
+        grid.add_row(each.name, each.where, each.title)
+    return grid
+
+
+def _planned(plans: dict[str, tuple[Run, ...]], lacking: dict[Run, str]) -> Grid:
+    grid = Grid(box=None, pad_edge=False)
+    grid.add_column("item", style="bold")
+    grid.add_column("runs", justify="right")
+    grid.add_column("left out", justify="right")
+    for name, planned in plans.items():
+        grid.add_row(name, str(len(planned)), str(sum(run in lacking for run in planned)))
+    return grid

@@ -1,0 +1,396 @@
+"""What items plan and show, against numbers reckoned by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+from made import everything, result, results
+
+from cretta.bench import Run, Store, Workshop, run_all
+from cretta.errors import OptionError
+from cretta.methods import get as method
+from cretta.paper import FULL, QUICK, SMOKE, Scale, get, items, missing
+from cretta.paper.contrastive import place
+from cretta.report.content import Cell, Chart, Table
+
+TWO_SEEDS = dataclasses.replace(SMOKE, seeds=(0, 1))
+SCALES = pytest.mark.parametrize("scale", [SMOKE, QUICK, FULL], ids=lambda scale: str(scale.name))
+
+
+def table(name: str, shown: object, which: int = 0) -> Table:
+    assert isinstance(shown, tuple)
+    found = shown[which]
+    assert isinstance(found, Table), name
+    return found
+
+
+def chart(shown: object, which: int = 0) -> Chart:
+    assert isinstance(shown, tuple)
+    found = shown[which]
+    assert isinstance(found, Chart)
+    return found
+
+
+def cell(found: Table, row: str, column: str, group: str = "") -> Cell:
+    (cells,) = [each.cells for each in found.rows if each.label == row]
+    (place,) = [n for n, each in enumerate(found.columns) if each.title == column and each.group == group]
+    return cells[place]
+
+
+# Plans
+
+
+@SCALES
+def test_plans_are_runs_that_methods_understand(scale: Scale) -> None:
+    for name, item in items().items():
+        plan = item.plan(scale)
+        assert plan, name
+        assert len(plan) == len(set(plan)), name
+        for run in {(run.method, run.preset, run.options): run for run in plan}.values():
+            of = method(run.method)
+            of.option_type.make(run.method, of.presets[run.preset] if run.preset else {}, dict(run.options))
+            assert Run.from_description(run.describe()) == run
+
+
+def test_items_share_their_runs() -> None:
+    plans = {name: set(item.plan(SMOKE)) for name, item in items().items()}
+    assert plans["main"] < plans["accuracy"]
+    assert plans["ece-severity"] <= plans["main"]
+    assert plans["overconfidence"] < plans["main"]
+    assert plans["cost"] < plans["main"]
+    assert plans["gain-cost"] < plans["cost"]
+    assert plans["imagenet"] >= plans["imagenet-batches"] | plans["imagenet-corruptions"]
+    # Every ablation has CreTTA as it is in it.
+    for name in ("contrastive", "buffer-size", "source-model", "uniform-weight", "single-sample", "pairs", "beta"):
+        assert plans[name] & plans["main"], name
+    assert len(set().union(*plans.values())) < sum(map(len, plans.values())) / 2
+
+
+def test_a_beta_of_the_preset_is_no_run_of_its_own() -> None:
+    family = SMOKE.family("cifar100")
+    assert family.run("fog/5", options={"beta": 2.0}) == family.run("fog/5")
+    assert family.run("fog/5", options={"beta": 1.0}) != family.run("fog/5")
+
+
+def test_eta_eata_and_sar_have_the_papers_thresholds() -> None:
+    assert SMOKE.family("cifar10").run("fog/5", method="eta").preset == "paper"
+    run = SMOKE.family("cifar100").run("fog/5", method="eata")
+    assert run.preset == "cifar100"
+    assert dict(run.options) == {"entropy_margin": 0.4 * math.log(1000), "redundancy_margin": 0.05}
+    assert SMOKE.family("cifar100").run("fog/5", method="tent").preset is None
+
+
+def test_the_full_scale_is_the_papers() -> None:
+    runs = get("main").plan(FULL)
+    # Source once, ten methods with three seeds; 15 corruptions, 5 severities, 3 benchmarks.
+    assert len(runs) == (1 + 10 * 3) * 15 * 5 * 3
+    assert len(get("accuracy").plan(FULL)) == len(runs) + (1 + 10 * 3) * 3
+    assert {(run.data, run.batch_size, run.images) for run in runs} == {
+        ("cifar10", 200, None),
+        ("cifar100", 200, None),
+        ("tiny-imagenet", 1000, None),
+    }
+    assert {run.batch_size for run in get("imagenet").plan(FULL)} == {64}
+    pacs = get("pacs").plan(FULL)
+    assert {(run.batch_size, run.size) for run in pacs} == {(100, 224)}
+    assert len(pacs) == 3 * 3 * 4 * 3
+    assert {run.delta for run in get("non-iid").plan(FULL)} == {10.0, 1.0, 0.1, 0.01}
+    assert len(get("gradual").plan(FULL)) == 2 * 3 * 3 * 15
+
+
+# Numbers
+
+
+def test_mean_corruption_error_by_hand() -> None:
+    errors = {
+        "source": {"gaussian_noise/1": 0.2, "gaussian_noise/5": 0.4, "fog/1": 0.1, "fog/5": 0.2},
+        "tent": {"gaussian_noise/1": 0.1, "gaussian_noise/5": 0.3, "fog/1": 0.1, "fog/5": 0.1},
+    }
+    runs = [run for run in get("main").plan(SMOKE) if run.method in errors and run.data == "embedded"]
+    done = results(
+        runs,
+        right=lambda run, domain, batch: 1 - errors[run.method][domain],
+        confidence=lambda run, domain, batch: 1.0 - errors[run.method][domain] + (0.02 if domain[-1] == "5" else 0.01),
+    )
+    found = table("main", get("main").show(done, SMOKE))
+    worst, average = "CIFAR10-C, severity 5", "CIFAR10-C, severities 1-5"
+    assert cell(found, "Source", "mCE", worst) == Cell(100.0, None, 100.0)
+    assert cell(found, "Source", "mCE", average) == Cell(100.0, None, 100.0)
+    assert cell(found, "TENT", "mCE", worst).value == pytest.approx(100 * (0.3 / 0.4 + 0.1 / 0.2) / 2)
+    assert cell(found, "TENT", "mCE", average).value == pytest.approx(100 * (0.4 / 0.6 + 0.2 / 0.3) / 2)
+    assert cell(found, "TENT", "ECE", worst).value == pytest.approx(2.0)
+    assert cell(found, "TENT", "ECE", average).value == pytest.approx(1.5)
+    assert cell(found, "TENT", "ECE", average).printed == 3.89
+    assert cell(found, "TENT", "mCE", "TinyImageNet-C, severity 5") == Cell(printed=94.03, note="not run")
+
+
+def test_accuracy_with_clean_images_and_two_seeds() -> None:
+    runs = [run for run in get("accuracy").plan(TWO_SEEDS) if run.method in ("source", "cretta")]
+    done = results(
+        runs,
+        right=lambda run, domain, batch: {"clean": 0.9, "1": 0.8, "5": 0.6}[domain.split("/")[-1]] - 0.02 * run.seed,
+    )
+    found = table("accuracy", get("accuracy").show(done, TWO_SEEDS))
+    clean = cell(found, "CreTTA", "Acc", "CIFAR100-C, clean")
+    assert clean.value == pytest.approx(89.0)
+    assert clean.deviation == pytest.approx(math.sqrt(2))
+    assert clean.printed == 75.26
+    assert cell(found, "CreTTA", "Acc", "CIFAR100-C, severities 1-5").value == pytest.approx(69.0)
+    # The source model has one seed: it predicts the same in any order.
+    assert cell(found, "Source", "Acc", "CIFAR10-C, severity 5") == Cell(60.0, None, 81.73)
+    assert cell(found, "PL", "Acc", "CIFAR10-C, clean").note == "not run"
+
+
+def test_a_source_model_without_errors_is_told_not_divided_by() -> None:
+    runs = [run for run in get("main").plan(SMOKE) if run.method in ("source", "tent") and run.data == "embedded"]
+    found = table("main", get("main").show(results(runs, right=lambda *_: 1.0), SMOKE))
+    assert "makes no error" in cell(found, "TENT", "mCE", "CIFAR10-C, severity 5").note
+
+
+def test_gradual_shift_has_a_row_for_each_domain_of_the_way() -> None:
+    right = {"clean": 0.9, "clean again": 0.85} | {f"gaussian_noise/{s}": 0.9 - 0.1 * s for s in range(1, 6)}
+    done = results(get("gradual").plan(SMOKE), right=lambda run, domain, batch: right[domain])
+    found = table("gradual", get("gradual").show(done, SMOKE))
+    values = [cell(found, row.label, "TEA", "CIFAR10-C").value for row in found.rows]
+    assert values == pytest.approx([90, 80, 70, 60, 50, 40, 85])
+    assert [row.label for row in found.rows][-1] == "Source (Q) again"
+    assert cell(found, "Source (Q) again", "TEA", "CIFAR100-C").printed == 69.25
+    assert cell(found, "Source (Q) again", "TENT", "CIFAR100-C").printed is None
+    assert cell(found, "3", "TENT", "CIFAR100-C").printed == 70.04
+    assert cell(found, "5 (P)", "CreTTA", "CIFAR10-C").printed == 89.47
+
+
+def test_batches_are_compared_at_the_same_share_of_the_stream() -> None:
+    item = get("contrastive-batches")
+    done = {
+        run: result(
+            run,
+            energy=lambda run, domain, batch: -10.0 - batch * (2 if dict(run.options) else 1),
+            right=lambda run, domain, batch: 0.5,
+            confidence=lambda run, domain, batch: 0.6 + 0.1 * batch,
+            batches=3,
+        )
+        for run in item.plan(SMOKE)
+    }
+    found = table("contrastive-batches", item.show(done, SMOKE))
+    assert [place(batch, 3) for batch in (0, 9, 19, 29, 39, 49)] == [0, 0, 1, 1, 2, 2]
+    energies = [each.cells[0].value for each in found.rows]
+    assert energies == pytest.approx([-10, -10, -11, -11, -12, -12, -2])
+    assert [each.cells[1].value for each in found.rows][-1] == pytest.approx(-4)
+    assert [each.cells[2].value for each in found.rows] == pytest.approx([10, 10, 20, 20, 30, 30, 20])
+    assert found.rows[0].cells[0].printed == -9.9781
+    assert found.rows[-1].cells[3].printed == 1.35
+
+
+def test_the_weight_and_what_it_lacks_to_one() -> None:
+    item = get("target-weight")
+    done = results(
+        item.plan(SMOKE), weight=lambda run, domain, batch: (0.4 if dict(run.options) else 0.2) + 0.1 * batch
+    )
+    found = table("target-weight", item.show(done, SMOKE))
+    assert [each.value for each in found.rows[0].cells] == pytest.approx([0.2, 0.4, 0.8, 0.6])
+    assert [each.value for each in found.rows[-1].cells] == pytest.approx([0.25, 0.45, 0.75, 0.55])
+    assert [each.printed for each in found.rows[-1].cells] == [0.572, 0.454, None, None]
+
+
+def test_gains_over_bn_adapt() -> None:
+    item = get("target-as-source")
+    done = results(item.plan(SMOKE), right=lambda run, domain, batch: 0.6 if run.method == "bn_adapt" else 0.65)
+    found = table("target-as-source", item.show(done, SMOKE))
+    assert cell(found, "BN Adapt", "gain over BN Adapt") == Cell(0.0, None, None)
+    gained = cell(found, "CreTTA", "gain over BN Adapt")
+    assert gained.value == pytest.approx(5.0)
+    assert gained.printed == 3.78
+
+
+def test_pacs_averages_targets_and_sources() -> None:
+    item = get("pacs")
+    right = {"photo": 0.1, "art_painting": 0.2, "cartoon": 0.3, "sketch": 0.7}
+    done = results(item.plan(SMOKE), right=lambda run, domain, batch: right[domain], confidence=lambda *_: 1.0)
+    accuracies, errors = (table("pacs", item.show(done, SMOKE), which) for which in (0, 1))
+    assert cell(accuracies, "TEA", "photo").value == pytest.approx(100 * (0.2 + 0.3 + 0.7) / 3)
+    assert cell(accuracies, "TEA", "sketch").value == pytest.approx(100 * (0.1 + 0.2 + 0.3) / 3)
+    assert cell(accuracies, "TEA", "average").value == pytest.approx(100 * 1.3 / 4)
+    assert cell(errors, "CreTTA", "average").value == pytest.approx(100 - 100 * 1.3 / 4)
+    assert cell(errors, "CreTTA", "cartoon").printed == 26.65
+
+
+def test_crowded_classes_by_delta() -> None:
+    item = get("non-iid")
+    done = results(
+        item.plan(SMOKE), right=lambda run, domain, batch: {10: 0.8, 1: 0.7, 0.1: 0.6, 0.01: 0.3}[run.delta or 0]
+    )
+    found = table("non-iid", item.show(done, SMOKE))
+    assert [each.value for each in found.rows[0].cells] == pytest.approx([80, 70, 60, 30, 60])
+    assert found.rows[-1].cells[-1].printed == 60.99
+
+
+def test_costs_are_scaled_to_the_papers_batch() -> None:
+    item = get("cost")
+    found = table("cost", item.show(results(item.plan(SMOKE)), SMOKE))
+    factor = 200 / SMOKE.family("cifar10").batch_size
+    cells = next(row.cells for row in found.rows if row.label == "TEA")
+    assert [each.value for each in cells] == pytest.approx([2 * factor, 4 * factor, 7.0, 50.0, 25.0])
+    assert [each.printed for each in cells] == [4335.82, None, 3464.78, 90.67, 2.68]
+    whole = table("cost", item.show(results(item.plan(FULL)), FULL))
+    assert whole.rows[0].cells[0].value == 2.0
+
+
+def test_the_gain_is_over_the_source_model() -> None:
+    item = get("gain-cost")
+    done = results(
+        item.plan(SMOKE),
+        right=lambda run, domain, batch: 0.5 if run.method == "source" else 0.6,
+        confidence=lambda run, domain, batch: 0.7,
+    )
+    errors, calibration = chart(item.show(done, SMOKE)).panels
+    series = {each.label: (each.x, each.y) for each in errors.series}
+    assert series["CreTTA"][1] == pytest.approx((20.0,))
+    assert series["CreTTA (paper)"] == ((527.40,), (15.6,))
+    assert {each.label: each.y for each in calibration.series}["TEA"] == pytest.approx((10.0,))
+    assert {each.label: each.y for each in calibration.series}["TEA (paper)"] == (2.77,)
+
+
+def test_curves_over_batches() -> None:
+    done = results(
+        everything(SMOKE),
+        right=lambda run, domain, batch: 0.5 + 0.2 * batch,
+        confidence=lambda run, domain, batch: 0.9,
+        energy=lambda run, domain, batch: -float(batch + (10 if run.options else 0)),
+    )
+    so_far = chart(get("imagenet-batches").show(done, SMOKE)).panels
+    assert so_far[0].series[0].y == pytest.approx((40.0, 30.0))
+    assert so_far[1].series[0].y == pytest.approx((50.0, 60.0))
+    alone = chart(get("overconfidence").show(done, SMOKE)).panels
+    assert [panel.title for panel in alone] == ["TENT: confidence", "CreTTA: confidence", "TENT: ECE", "CreTTA: ECE"]
+    assert alone[0].series[0].y == pytest.approx((90.0, 90.0))
+    assert alone[3].series[1].y == pytest.approx((40.0, 20.0))
+    by_severity, biased = chart(get("energy").show(done, SMOKE)).panels
+    assert [each.label for each in by_severity.series] == ["severity 1", "severity 5"]
+    assert {each.label: each.y for each in biased.series} == {
+        "CreTTA": pytest.approx((0.0, -1.0)),
+        "without bias terms": pytest.approx((-10.0, -11.0)),
+    }
+
+
+def test_curves_over_beta_severity_and_corruption() -> None:
+    def right(run: Run, domain: str, batch: int) -> float:
+        beta = dict(run.options).get("beta", method(run.method).presets.get(run.preset or "", {}).get("beta", 0.0))
+        assert isinstance(beta, float)
+        return 0.5 + 0.1 * beta + (0.05 if domain.endswith("/1") else 0.0)
+
+    done = results(everything(SMOKE), right=right, confidence=lambda *_: 1.0)
+    cifar, tiny = (chart(get("beta").show(done, SMOKE), which) for which in (0, 1))
+    assert cifar.panels[0].series[0].x == (0.5, 1.0, 2.0)
+    assert cifar.panels[0].series[0].y == pytest.approx((60.0, 65.0, 75.0))
+    assert cifar.panels[0].series[1].y == pytest.approx((55.0, 60.0, 70.0))
+    assert [each.label for each in tiny.panels[0].series] == ["CreTTA", "TENT", "TEA"]
+    assert tiny.panels[0].series[0].y == pytest.approx((57.5, 62.5, 72.5))
+    assert tiny.panels[0].series[1].y == pytest.approx((52.5, 52.5, 52.5))
+    lines = chart(get("ece-severity").show(done, SMOKE)).panels[0].series
+    assert len(lines) == 11
+    assert lines[0].y == pytest.approx((45.0, 50.0))
+    bars = chart(get("imagenet-corruptions").show(done, SMOKE)).panels[0].series
+    assert bars[0].x == ("gaussian_noise", "fog")
+
+
+# What is there, and what is not
+
+
+@SCALES
+def test_with_all_results_nothing_is_missing(scale: Scale) -> None:
+    # The full scale has too many runs to invent them all here.
+    names = items() if scale is SMOKE else {name: get(name) for name in ("imagenet", "pacs", "pairs", "energy")}
+    for name, item in names.items():
+        shown = item.show(results(item.plan(scale)), scale)
+        assert shown, name
+        for each in shown:
+            if isinstance(each, Table):
+                for row in each.rows:
+                    assert len(row.cells) == len(each.columns)
+                    lost = [found for found in row.cells if found.value is None]
+                    assert not lost, (name, row.label)
+            else:
+                assert all(panel.series for panel in each.panels), name
+
+
+def test_names_of_outputs_are_all_different() -> None:
+    names = [each.name for item in items().values() for each in item.show({}, SMOKE)]
+    assert len(names) == len(set(names))
+    assert all(
+        name.startswith(item.name) for item in items().values() for name in [e.name for e in item.show({}, SMOKE)]
+    )
+
+
+def test_without_results_every_cell_says_why() -> None:
+    for name, item in items().items():
+        for each in item.show({}, SMOKE):
+            assert each.notes
+            if isinstance(each, Table):
+                assert all(found.value is None and found.note for row in each.rows for found in row.cells), name
+
+
+def test_a_part_of_the_results_says_how_much_is_there() -> None:
+    runs = [run for run in get("pairs").plan(TWO_SEEDS) if run.data == "embedded"]
+    plain = [run for run in runs if not run.options]
+    first = [run for run in plain if run.seed == 0]
+    found = table("pairs", get("pairs").show(results(first), TWO_SEEDS))
+    assert cell(found, "CreTTA w/o CP", "Acc", "CIFAR10-C, severity 5") == Cell(50.0, None, 88.30, "1 of 2 seeds")
+    found = table("pairs", get("pairs").show(results(first[:1]), TWO_SEEDS))
+    assert cell(found, "CreTTA w/o CP", "Acc", "CIFAR10-C, severity 5").note == "1 of 4 runs"
+
+
+def test_what_is_needed_stands_in_the_notes_once() -> None:
+    runs = [run for run in get("pairs").plan(SMOKE) if run.data == "cifar100"]
+    lacking = dict.fromkeys(runs, "cifar100 is not there: get it.")
+    found = table("pairs", get("pairs").show({}, SMOKE, lacking))
+    assert found.notes.count("cifar100 is not there: get it.") == 1
+    assert cell(found, "CreTTA w/ CP", "Acc", "CIFAR100-C, severity 5").note == "not available, see notes"
+    assert cell(found, "CreTTA w/ CP", "Acc", "CIFAR10-C, severity 5").note == "not run"
+
+
+def test_notes_tell_what_differs_from_the_paper() -> None:
+    told = " ".join(table("main", get("main").show(results(get("main").plan(SMOKE)), SMOKE)).notes)
+    for each in ("first 32 images", "batches of 16 (paper: 200)", "2 of 15 corruptions: gaussian_noise, fog"):
+        assert each in told
+    for each in ("severities 1, 5", "corrupted here", "One seed; the paper has three", "RobustBench", "ResNet-8"):
+        assert each in told
+    told = " ".join(table("main", get("main").show(results(get("main").plan(QUICK)), QUICK)).notes)
+    assert "averages over severities 1, 3, 5 and gaussian_noise, fog, jpeg_compression" in told
+    told = " ".join(table("imagenet", get("imagenet").show({}, FULL)).notes)
+    assert "seed" not in told
+    assert "all images" in told
+
+
+def test_notes_of_gradual_shift_speak_of_no_averages() -> None:
+    told = " ".join(get("gradual").show({}, QUICK)[0].notes)
+    assert "1 of 15 corruptions: gaussian_noise" in told
+    assert "averages" not in told
+
+
+def test_an_unknown_item_is_told_with_the_nearest() -> None:
+    with pytest.raises(OptionError, match=r"unknown item of the paper 'buffersize'. Did you mean 'buffer-size'\?"):
+        get("buffersize")
+
+
+def test_an_item_from_end_to_end(tmp_path: Path) -> None:
+    family = dataclasses.replace(SMOKE.family("cifar10"), images=8, batch_size=4, some=("fog",))
+    scale = dataclasses.replace(SMOKE, families={**SMOKE.families, "cifar10": family}).placed(
+        tmp_path / "store", tmp_path
+    )
+    item, workshop = get("pairs"), Workshop(tmp_path)
+    plan = item.plan(scale)
+    lacking = missing(plan, scale, workshop)
+    assert {run.data for run in lacking} == {"cifar100", "tiny-imagenet"}
+    done = dict(run_all([run for run in plan if run not in lacking], Store(tmp_path / "store"), workshop))
+    assert len(done) == 2
+    found = table("pairs", item.show(done, scale, lacking))
+    for row in found.rows:
+        value = row.cells[0].value
+        assert value is not None
+        assert 0 <= value <= 100
+        assert row.cells[1].note == "not available, see notes"
+    assert any("cretta data get cifar100" in note for note in found.notes)
