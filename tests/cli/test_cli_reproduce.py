@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cretta import paper
+from cretta.bench import Store
+from cretta.cli import app
+
+SMALL = """
+import torch
+from torch import nn
+
+def network():
+    torch.manual_seed(7)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 4), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+    )
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "little.py").write_text(SMALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["reproduce", *arguments])
+    return result.exit_code, result.output, " ".join(result.stderr.split())
+
+
+def test_every_item_is_listed() -> None:
+    code, output, _ = call("--list")
+    assert code == 0
+    assert len(paper.items()) == 26
+    assert all(name in output for name in paper.items())
+    assert not Path("results").exists()
+
+
+def test_an_item_is_run_once_and_shown_beside_the_paper() -> None:
+    # Cost has no printed clean numbers to confuse; its runs are those of the main table on one benchmark.
+    arguments = ("gain-cost", "--model", "cifar10=little:network", "--root", "nowhere", "--figure", "svg")
+    code, output, wrong = call(*arguments)
+    assert code == 0, output + wrong
+    assert "Scale smoke" in output
+    assert "20 runs" in output
+    assert len(list(Store("results"))) == 20
+    figure, page = sorted(Path("results/paper-smoke").iterdir(), key=lambda path: path.suffix, reverse=True)
+    assert (figure.suffix, page.name) == (".svg", "report.html")
+    assert "(paper)" in figure.read_text()
+    assert "Figure 1" in page.read_text() or "gain" in page.read_text().lower()
+
+    again, output, _ = call(*arguments)
+    assert again == 0
+    assert "20 of 20 runs are in results already" in output
+
+
+def test_what_is_missing_is_said_and_the_rest_is_shown() -> None:
+    code, output, wrong = call(
+        "source-model", "--model", "cifar10=little:network", "--root", "nowhere", "--table", "csv"
+    )
+    assert code == 0, output + wrong
+    told = " ".join(output.split())
+    assert "cretta data get cifar100" in told
+    assert "cretta data get tiny-imagenet-200" in told
+    with Path("results/paper-smoke/source-model.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    measured = [row for row in rows if row["value"]]
+    assert {row["column group"].partition(",")[0] for row in measured} == {"CIFAR10-C"}
+    assert all(row["printed"] for row in rows)
+    assert len(rows) > len(measured) > 0
+
+
+def test_a_plan_runs_nothing() -> None:
+    code, output, _ = call("main", "--plan", "--model", "cifar10=little:network", "--root", "nowhere")
+    assert code == 0
+    assert "44 runs, each once: about" in " ".join(output.split())
+    assert not list(Store("results"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["mian"], "Did you mean 'main'"),
+        (["--scale", "large"], "smoke"),
+        (["--model", "cifar10"], "family=model"),
+        (["--model", "mnist=little:network"], "cifar10"),
+        (["--table", "docx"], "latex"),
+        (["--figure", "gif"], "svg"),
+    ],
+)
+def test_bad_requests_get_a_message(arguments: list[str], said: str) -> None:
+    code, _, wrong = call(*arguments)
+    assert code == 2
+    assert said in wrong
