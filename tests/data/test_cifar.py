@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import pickle
@@ -12,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cretta.data import ArrayDataset, cifar, cifar10, cifar10_npm, cifar100, cifar_c, embedded
+from cretta.data import ArrayDataset, cifar, cifar10, cifar10_npm, cifar100, cifar_c, embedded, sums
 from cretta.data.cifar import Split
 from cretta.errors import OptionError, StateError
 
@@ -324,6 +325,53 @@ def test_cut_files_are_noticed(tmp_path: Path, kind: str) -> None:
     test.write_bytes(test.read_bytes()[:-100])
     with pytest.raises(StateError, match=rf"{test.name} of .* cannot be read"):
         load(tmp_path, kind)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("packing", ["gz", "xz", "bz2"])
+def test_a_flipped_byte_in_an_archive_is_noticed(tmp_path: Path, packing: str) -> None:
+    kind = "cifar-10-batches-bin"
+    published(tmp_path / kind, kind)
+    archive = tmp_path / f"flipped.tar.{packing}"
+    with tarfile.open(archive, f"w:{packing}") as packed:  # type: ignore[call-overload]
+        packed.add(tmp_path / kind / "test_batch.bin", f"{kind}/test_batch.bin")
+    content = archive.read_bytes()
+    images = cifar10(archive).images
+    refused = 0
+    places = {*range(40), *range(0, len(content), len(content) // 100), *range(len(content) - 40, len(content))}
+    for place in places:
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        archive.write_bytes(flipped)
+        try:
+            found = cifar10(archive).images
+        except StateError as error:
+            refused += 1
+            assert "is damaged" in str(error)  # noqa: PT017
+        else:
+            assert np.array_equal(found, images)
+    # The header of gzip has a time and the like, on which nothing depends.
+    assert refused >= len(places) - 20
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("known", [True, False])
+def test_an_archive_is_read_on_unless_its_files_are_as_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    published(tmp_path / "cifar-100-python", "cifar-100-python")
+    test = (tmp_path / "cifar-100-python" / "test").read_bytes()
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
+        for name in ("test", "train"):
+            archive.add(tmp_path / "cifar-100-python" / name, f"cifar-100-python/{name}")
+    content = (tmp_path / "x.tar.gz").read_bytes()
+    (tmp_path / "x.tar.gz").write_bytes(content[:-100])
+    if known:
+        monkeypatch.setitem(sums.CIFAR100, "test", hashlib.md5(test).hexdigest())
+        assert len(cifar100(tmp_path / "x.tar.gz")) == ROWS
+    else:
+        with pytest.raises(StateError, match=r"x\.tar\.gz is damaged, .*ended before"):
+            cifar100(tmp_path / "x.tar.gz")
 
 
 @pytest.mark.usefixtures("small")

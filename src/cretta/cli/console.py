@@ -64,16 +64,15 @@ class RateColumn(ProgressColumn):
 
 def progress_bar(unit: str = "images") -> Progress:
     """A bar with a count, a rate and the time left; it vanishes when done."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        RateColumn(unit),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        speed_estimate_period=60,
+    return bars(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(unit), TimeRemainingColumn()
     )
+
+
+def bars(*columns: ProgressColumn) -> Progress:
+    """Bars that vanish when done; into a log they write nothing, where rich would end them with an empty line."""
+    silent = not console.is_interactive
+    return Progress(*columns, console=console, transient=True, disable=silent, speed_estimate_period=60)
 
 
 def check_output(path: Path, endings: tuple[str, ...], option: str = "--output") -> None:

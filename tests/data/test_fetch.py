@@ -1,0 +1,87 @@
+import shutil
+from pathlib import Path
+
+import fetch_site
+import pytest
+from fetch_site import Site, assert_toy, listed, md5, offer, toy
+
+from cretta.data.fetch import get
+from cretta.errors import OptionError, StateError
+
+content, home, site = fetch_site.content, fetch_site.home, fetch_site.site
+
+
+def test_downloads_verifies_and_unpacks(site: Site, content: bytes, home: Path) -> None:
+    entry = toy(offer(site, content))
+    heard: dict[str, list[int]] = {}
+    said: list[str] = []
+    found = get(
+        entry, root=home, progress=lambda what, done, total: heard.setdefault(what, []).append(done), say=said.append
+    )
+    assert found == home / "Toy"
+    assert_toy(home)
+    for what in ("toy.tar", "checking toy.tar", "unpacking toy.tar"):
+        assert heard[what] == sorted(heard[what])
+        assert heard[what][-1] == len(content)
+    assert said == [f"toy is in {home / 'Toy'}; MD5 of toy.tar as published."]
+
+    said.clear()
+    assert get(entry, root=home, say=said.append) == found
+    assert said == [f"toy is there already: {found}"]
+    assert site.ranges == [""]
+    assert site.sent == len(content)
+
+
+def test_an_archive_is_kept_when_asked_for(site: Site, content: bytes, home: Path) -> None:
+    get(toy(offer(site, content)), root=home, keep_archive=True)
+    assert listed(home) == {"Toy", "toy.tar"}
+    assert (home / "toy.tar").read_bytes() == content
+
+
+def test_an_archive_that_lies_there_is_used_and_left(site: Site, content: bytes, home: Path) -> None:
+    home.mkdir()
+    (home / "toy.tar").write_bytes(content)
+    get(toy(offer(site, content)), root=home)
+    assert listed(home) == {"Toy", "toy.tar"}
+    assert site.ranges == []
+    shutil.rmtree(home / "Toy")
+    (home / "toy.tar").write_bytes(content[:-1] + b"x")
+    with pytest.raises(StateError, match=rf"has MD5 .* as published has {md5(content)}\. Remove it, then"):
+        get(toy(offer(site, content)), root=home)
+    assert listed(home) == {"toy.tar"}
+
+
+def test_too_little_space_is_told_before(
+    site: Site, content: bytes, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = toy(offer(site, content), room=2_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 0, 2_500_000))
+    with pytest.raises(StateError, match=r"2\.5 MB free, but needed are about 819.2 kB to download and 2\.0 MB"):
+        get(entry, root=home)
+    assert site.ranges == []
+    # What is there already need not come again.
+    home.mkdir(exist_ok=True)
+    (home / "toy.tar.part").write_bytes(content[:600_000])
+    get(entry, root=home)
+
+
+def test_a_root_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StateError, match=r"file.* cannot be made"):
+        get(toy(), root=tmp_path / "file" / "home")
+
+
+def test_from_nowhere(home: Path) -> None:
+    with pytest.raises(OptionError, match="gone is not there: give an archive, a folder of archives, or"):
+        get("cifar10", root=home, source="gone")
+    with pytest.raises(OptionError, match=r"no dataset 'mnist': give one of cifar10, cifar10-c"):
+        get("mnist", root=home)
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(("name", "said"), [("imagenet", "account at https://image-net.org"), ("pacs", "a drive")])
+def test_what_must_be_got_by_hand(name: str, said: str, home: Path) -> None:
+    with pytest.raises(
+        StateError, match=rf"{name} cannot be downloaded: .*{said}.*Then: cretta data get {name} --from"
+    ):
+        get(name, root=home)

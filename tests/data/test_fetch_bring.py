@@ -1,0 +1,205 @@
+import pickle
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import fetch_site
+import numpy as np
+import pytest
+from fetch_site import archived, assert_toy, listed, md5, told, toy, toy_folder
+from PIL import Image
+
+from cretta.data import catalogue, cifar, cifar10, cifar100, imagenet, pacs
+from cretta.data.catalogue import Archive
+from cretta.data.fetch import get
+from cretta.errors import StateError
+
+content, home = fetch_site.content, fetch_site.home
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+real = pytest.mark.skipif(not SHARED.is_dir(), reason="the real data are not beside the repository")
+
+
+def test_from_the_published_archive(content: bytes, home: Path, tmp_path: Path) -> None:
+    entry = toy(Archive("toy.tar", md5(content), len(content)))
+    for name in ("toy.tar", "renamed"):
+        (tmp_path / name).write_bytes(content)
+        assert told(entry, home, tmp_path / name) == f"toy is in {home / 'Toy'}; MD5 of {name} as published."
+        assert_toy(home)
+        assert (tmp_path / name).exists()
+        shutil.rmtree(home)
+    (tmp_path / "toy.tar").write_bytes(content[:-1] + b"x")
+    with pytest.raises(StateError, match=rf"toy\.tar has MD5 .* as published has {md5(content)}: get it anew, or"):
+        get(entry, root=home, source=tmp_path / "toy.tar")
+    assert (tmp_path / "toy.tar").exists()
+    assert listed(home) == set()
+
+
+@pytest.mark.parametrize("packing", ["tar.xz", "tar.bz2", "zip"])
+def test_from_another_packing_which_is_read(packing: str, content: bytes, home: Path, tmp_path: Path) -> None:
+    folder, file = tmp_path / "made" / "Toy", tmp_path / f"toy.{packing}"
+    if packing == "zip":
+        with zipfile.ZipFile(file, "w") as archive:
+            for each in folder.iterdir():
+                archive.write(each, f"some/where/{each.name}")
+                archive.writestr(f"__MACOSX/Toy/{each.name}", "")
+    else:
+        file.write_bytes(archived(folder, f"w:{packing[4:]}", "./other name"))
+    said = told(toy(Archive("toy.tar", md5(content), len(content))), home, file)
+    assert said == f"toy is in {home / 'Toy'}; {file.name} is another packing: read and counted all."
+    assert_toy(home)
+
+
+def test_what_cannot_be_read_is_refused(home: Path, tmp_path: Path) -> None:
+    folder = toy_folder(tmp_path / "made" / "Toy")
+    np.save(folder / "labels.npy", np.zeros(7, int))
+    (tmp_path / "toy.tar").write_bytes(archived(folder))
+    for source in (tmp_path / "toy.tar", folder):
+        with pytest.raises(StateError, match=r"toy cannot be used, all: .*8 images, but there are 7 labels"):
+            get(toy(), root=home, source=source)
+        assert listed(home) == set()
+
+
+def test_a_part_of_a_dataset_is_taken_and_told(home: Path, tmp_path: Path) -> None:
+    said = told(toy(), home, toy_folder(tmp_path / "few", 4))
+    assert said.endswith("read and counted all; NOT the whole dataset: all 4 images, not 8.")
+    assert len(np.load(home / "Toy" / "labels.npy")) == 4
+
+
+def test_from_a_folder_of_archives(content: bytes, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads" / "other.tar").write_bytes(b"")
+    entry = toy(Archive("toy.tar", md5(content), len(content)))
+    with pytest.raises(StateError, match=r"downloads does not hold toy: looked for toy\.tar, the folder Toy"):
+        get(entry, root=home, source=tmp_path / "downloads")
+    (tmp_path / "downloads" / "toy.tar.xz").write_bytes(archived(tmp_path / "made" / "Toy", "w:xz"))
+    assert "toy.tar.xz is another packing" in told(entry, home, tmp_path / "downloads")
+    shutil.rmtree(home)
+    (tmp_path / "downloads" / "toy.tar").write_bytes(content)
+    assert "MD5 of toy.tar as published" in told(entry, home, tmp_path / "downloads")
+    assert_toy(home)
+
+
+def test_from_an_unpacked_folder(home: Path, tmp_path: Path) -> None:
+    folder = toy_folder(tmp_path / "data" / "deeper" / "Toy")
+    for source in (folder, folder.parent, folder.parents[1]):
+        assert f"a link to {folder}; read and counted all." in told(toy(), home, source)
+        assert (home / "Toy").is_symlink()
+        assert_toy(home)
+        (home / "Toy").unlink()
+    # A link to nowhere, or an empty folder, is not in the way; anything else is.
+    (home / "Toy").symlink_to(tmp_path / "gone")
+    get(toy(), root=home, source=folder)
+    (home / "Toy").unlink()
+    (home / "Toy").mkdir()
+    get(toy(), root=home, source=folder)
+    (home / "Toy").unlink()
+    (home / "Toy").mkdir()
+    (home / "Toy" / "thesis.txt").touch()
+    with pytest.raises(StateError, match="is there, but is not toy whole: move it away"):
+        get(toy(), root=home, source=folder)
+    assert listed(home / "Toy") == {"thesis.txt"}
+
+
+def test_a_folder_is_copied_where_links_are_not_allowed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    assert "a copy of" in told(toy(), home, toy_folder(tmp_path / "Toy"))
+    assert not (home / "Toy").is_symlink()
+    assert_toy(home)
+
+
+def jpeg(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8)).save(path)
+
+
+@pytest.mark.parametrize("form", ["csv", "sh", "txt", "none"])
+def test_imagenet_is_sorted_into_classes(
+    form: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imagenet, "CLASSES", 2)
+    wnids = ["n01440764", "n01443537", "n01440764"]
+    stems = [f"ILSVRC2012_val_0000000{number}" for number in (1, 2, 3)]
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    for stem in stems:
+        jpeg(tmp_path / "heap" / f"{stem}.JPEG")
+    (downloads / "val.tar").write_bytes(archived(tmp_path / "heap", name="."))
+    lines = {
+        "csv": "ImageId,PredictionString\n"
+        + "".join(f"{s},{w} 85 1 499 272\n" for s, w in zip(stems, wnids, strict=True)),
+        "sh": "mkdir -p n01440764\n" + "".join(f"mv {s}.JPEG {w}/\n" for s, w in zip(stems, wnids, strict=True)),
+        "txt": "".join(f"{wnid}\n" for wnid in wnids),
+        "none": "ILSVRC2012_val_00000001 n01440764",
+    }
+    (downloads / f"list.{form if form != 'none' else 'txt'}").write_text(lines[form])
+    if form == "none":
+        with pytest.raises(StateError, match=r"not sorted by class: put a list beside .*LOC_val_solution\.csv"):
+            get("imagenet", root=home, source=downloads / "val.tar")
+        assert listed(home) == set()
+        return
+    found = get("imagenet", root=home, source=downloads / "val.tar")
+    assert found == home / "imagenet"
+    dataset = imagenet.imagenet_validation(found)
+    assert [(file.stem, int(label)) for file, label in zip(dataset.files, dataset.labels, strict=True)] == [
+        (stems[0], 0),
+        (stems[2], 0),
+        (stems[1], 1),
+    ]
+
+
+def test_imagenet_c_may_come_in_parts(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagenet, "CLASSES", 1)
+    for group, corruption in (("noise", "shot_noise"), ("blur", "zoom_blur")):
+        for severity in range(1, 6):
+            jpeg(tmp_path / group / corruption / str(severity) / "n01440764" / "a.JPEG")
+        (tmp_path / f"my-{group}.tar").write_bytes(archived(tmp_path / group, name="."))
+    said = told(catalogue.entry("imagenet-c"), home, tmp_path / "my-noise.tar")
+    assert "read and counted shot_noise; NOT the whole dataset: gaussian_noise is not there" in said
+    get("imagenet-c", root=home, source=tmp_path / "my-blur.tar")
+    assert listed(home / "ImageNet-C") == {"shot_noise", "zoom_blur"}
+    assert len(imagenet.imagenet_c(home / "ImageNet-C", "zoom_blur", 3)) == 1
+    lacking = catalogue.missing(catalogue.entry("imagenet-c"), home / "ImageNet-C")
+    assert [each.file for each in lacking] == ["noise.tar", "blur.tar", "weather.tar", "digital.tar", "extra.tar"]
+
+
+@pytest.mark.slow
+@real
+def test_the_real_cifar100(home: Path) -> None:
+    said = told(catalogue.entry("cifar100"), home, SHARED / "cifar-100-python.tar.xz")
+    assert said == (
+        f"cifar100 is in {home / 'cifar-100-python'}; cifar-100-python.tar.xz is another packing: read and counted "
+        "train, test, MD5 of 3 files as published."
+    )
+    assert listed(home) == {"cifar-100-python"}
+    assert cifar100(home).labels[:4].tolist() == [49, 33, 72, 51]
+
+
+@real
+def test_the_real_pacs(home: Path) -> None:
+    said = told(catalogue.entry("pacs"), home, SHARED)
+    assert "a link to" in said
+    assert "photo 420 images, not 1 670" in said
+    assert len(pacs.pacs_domain(home / "pacs", "sketch")) == 420
+
+
+def test_pickled_cifar_from_an_archive_and_from_a_folder(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cifar, "BATCH", 20)
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        labels = list(range(10)) * 2
+        (folder / name).write_bytes(pickle.dumps({b"data": np.zeros((20, 3072), np.uint8), b"labels": labels}, 2))
+    (tmp_path / "repacked.tar.xz").write_bytes(archived(folder, "w:xz", folder.name))
+    entry = catalogue.entry("cifar10")
+    with pytest.raises(StateError, match=r"cifar10 cannot be used, MD5: data_batch_1, data_batch_2.*not as published"):
+        get(entry, root=home, source=tmp_path / "repacked.tar.xz")
+    get(replace(entry, files={}), root=home, source=tmp_path / "repacked.tar.xz")
+    assert len(cifar10(catalogue.place("cifar10", home), "train")) == 100

