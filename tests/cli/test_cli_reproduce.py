@@ -71,7 +71,7 @@ def test_what_is_missing_is_said_and_the_rest_is_shown() -> None:
     with Path("results/paper-smoke/source-model.csv").open() as file:
         rows = list(csv.DictReader(file))
     measured = [row for row in rows if row["value"]]
-    assert {row["column group"].partition(",")[0] for row in measured} == {"CIFAR10-C"}
+    assert {row["column_group"].partition(",")[0] for row in measured} == {"CIFAR10-C"}
     assert all(row["printed"] for row in rows)
     assert len(rows) > len(measured) > 0
 

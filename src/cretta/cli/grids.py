@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from cretta.bench import BatchRow, Result, Run, Store, Workshop, run_all
 from cretta.bench.estimate import estimate
-from cretta.cli.console import console
+from cretta.cli.console import bars, console
 
 STORE = Path("results")
 
@@ -29,9 +29,9 @@ def execute(runs: Sequence[Run], store: Store, workshop: Workshop) -> dict[Run, 
             "Stop whenever you like; the same command goes on.",
             highlight=False,
         )
-    bars = Bars(seconds)
-    with bars:
-        results = dict(run_all(list(seconds), store, workshop, bars))
+    shown = Bars(seconds)
+    with shown:
+        results = dict(run_all(list(seconds), store, workshop, shown))
     for path in store.set_aside:
         console.print(f"A damaged result was set aside and computed anew: {path}", highlight=False, soft_wrap=True)
     return results
@@ -55,15 +55,9 @@ class Bars:
         self._spent = 0.0
         self._images = 0
         self._seen = 0
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[told]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            speed_estimate_period=120,
+        told = TextColumn("{task.fields[told]}")
+        self._progress = bars(
+            TextColumn("{task.description}"), BarColumn(), told, TimeElapsedColumn(), TimeRemainingColumn()
         )
         self._overall = self._progress.add_task("all", total=sum(seconds.values()), told=f"0/{self._due} runs")
         self._current: TaskID | None = None

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cretta.cli.console import app, check_output, console, plain_errors
+from cretta.cli.console import app, bars, check_output, console, plain_errors
 from cretta.data import ImageDataset, cifar10, cifar100, embedded, image_folder, tiny_imagenet_200
+from cretta.data.catalogue import place
 from cretta.errors import OptionError
 from cretta.models import build
 from cretta.options import unknown
@@ -73,7 +74,13 @@ def train_command(
         training, testing = _datasets(dataset, root, test, size)
         torch.manual_seed(seed)
         model = build(architecture, classes=len(training.classes))
-        with _bar() as bar:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[details]}"),
+        )
+        with bars(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
             task = bar.add_task(f"{architecture} on {training.name}", total=1.0, details="")
 
             def hear(news: News) -> None:
@@ -105,8 +112,6 @@ def _datasets(
     name: str, root: Path | None, test: Path | None, size: int | None
 ) -> tuple[ImageDataset, ImageDataset | None]:
     """What to train and what to test on."""
-    from cretta.data.catalogue import place
-
     if name == "embedded":
         return embedded("train"), embedded("test")
     if name == "cifar10":
@@ -120,17 +125,3 @@ def _datasets(
     training = image_folder(name, labelled=True, size=size)
     testing = image_folder(test, labelled=True, classes=training.classes, size=size) if test else None
     return training, testing
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[details]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        speed_estimate_period=600,
-    )
