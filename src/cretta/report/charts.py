@@ -7,6 +7,7 @@ import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from cretta.errors import OptionError
 from cretta.options import unknown
@@ -27,6 +28,8 @@ ACROSS = 3
 """Panels side by side."""
 MANY = 5
 """Series beyond which the legend stands beside the panels and not below them."""
+APART = 1.5
+"""How far two numbers on a logarithmic axis must be from each other to be written there."""
 LONG = 44
 """Letters of a name that a chart has room for."""
 _MARKERS = {
@@ -222,9 +225,12 @@ def _x_axis(axis: Axes, panel: Panel, categories: Sequence[str]) -> None:
             axis.set_xscale("log")
         else:  # zero, too, has a place
             axis.set_xscale("symlog", linthresh=min((abs(x) for x in values if x), default=1.0))
-        if len(values) <= 8:
+        if len(values) <= 8 and all(high > APART * low for low, high in pairwise(values) if low > 0):
             axis.set_xticks(values, [f"{x:g}" for x in values])
-            axis.xaxis.set_minor_locator(NullLocator())
+        else:
+            axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_locator(NullLocator())
     elif all(x.is_integer() for x in values):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from cretta.bench import Measures, Result
+from cretta.bench import Buffer, Measures, Result
 from cretta.report.content import Better, Cell, cell
 from cretta.report.styles import KNOWN
 
@@ -171,7 +172,16 @@ def _settings(results: Sequence[Result]) -> list[str]:
     told = [_compared_on(result) for result in results]
     differing = _differing(told, [str(each["data"]) for each in told])
     return [
-        ", ".join([str(each["data"]), *(_worded(name, each[name]) for name in each if name in (*_ALWAYS, *names))])
+        ", ".join(
+            [
+                str(each["data"]),
+                *(
+                    _worded(name, each[name])
+                    for name in each
+                    if name in (*_ALWAYS, *names) and (each[name] is not None or name == "images")
+                ),
+            ]
+        )
         for each, names in zip(told, differing, strict=True)
     ]
 
@@ -197,14 +207,29 @@ def _labels(results: Sequence[Result], settings: Sequence[str]) -> list[str]:
     told = []
     for result in results:
         flat: dict[str, Any] = {"preset": result.run.get("preset"), **result.run["options"]}
-        flat |= {f"buffer {name}": value for name, value in result.run.get("buffer", {}).items()}
-        told.append(flat | {"source fingerprint": _materials(result).get("source")})
+        told.append(flat | {f"buffer {name}": value for name, value in result.run.get("buffer", {}).items()})
     methods = [str(result.run["method"]) for result in results]
     differing = _differing(told, [f"{setting}\n{method}" for setting, method in zip(settings, methods, strict=True)])
-    return [
-        " ".join([method, *(f"{name}={_plain(each[name])}" for name in each if name in names and each[name] != "")])
+    labels = [
+        " ".join([method, *(f"{name}={_plain(each[name])}" for name in each if name in names - _usual(each))])
         for method, each, names in zip(methods, told, differing, strict=True)
     ]
+    # The same words may stand for other source images: then these tell.
+    places = [
+        (setting, tuple(result.run["domains"]), label)
+        for setting, result, label in zip(settings, results, labels, strict=True)
+    ]
+    alike = Counter(places)
+    return [
+        f"{label} source={_materials(result).get('source')}" if alike[place] > 1 else label
+        for label, result, place in zip(labels, results, places, strict=True)
+    ]
+
+
+def _usual(told: Mapping[str, Any]) -> set[str]:
+    """What need not be told of a buffer, for it is as always."""
+    usual = {f"buffer {field.name}": field.default for field in dataclasses.fields(Buffer)}
+    return {name for name, value in usual.items() if told.get(name) == value}
 
 
 def _differing(told: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> list[set[str]]:
@@ -221,7 +246,7 @@ def _differing(told: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> list[
 
 def _worded(name: str, value: Any) -> str:
     if value is None:
-        return "all images" if name == "images" else f"no {name}"
+        return "all images"
     return _WORDS.get(name, f"{name} {{}}").format(value)
 
 

@@ -11,6 +11,9 @@ BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE, GREY = (
 )  # fmt: skip
 
 
+PRINTED = " (paper)"
+
+
 @dataclasses.dataclass(frozen=True)
 class Style:
     """Of one method, or whatever else a series stands for."""
@@ -48,6 +51,8 @@ _HATCHES = ("////", "....", "\\\\\\\\", "xx", "--", "oo", "||", "++", "//..", "*
 def styles(names: Iterable[str]) -> dict[str, Style]:
     """The style of each name: a method's own, however it is spelled; for others hollow ones, as they appear.
 
+    What the paper printed of a method, "TENT (paper)", is the outline of what was measured of it.
+
     >>> styles(["CreTTA", "BN Adapt", "mine"])["mine"].hollow
     True
     """
@@ -55,8 +60,9 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     found: dict[str, Style] = {}
     others = 0
     for name in dict.fromkeys(names):
-        if _plain(name) in known:
-            found[name] = known[_plain(name)]
+        measured = name.removesuffix(PRINTED)
+        if _plain(measured) in known:
+            found[name] = dataclasses.replace(known[_plain(measured)], hollow=measured != name)
         else:
             found[name] = _other(others)
             others += 1
