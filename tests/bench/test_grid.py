@@ -73,8 +73,10 @@ def test_expected_times_fall_to_nothing_as_runs_are_done(tmp_path: Path) -> None
     # What the store knows of a method counts for others of its kind.
     taken = store.get(runs[1].key(workshop.materials(runs[1])))
     assert taken is not None
-    other = dataclasses.replace(runs[1], seed=9)
-    assert estimate([other], store, workshop)[other] == pytest.approx(taken.of().seconds)
+    other, another = (dataclasses.replace(runs[1], seed=seed) for seed in (8, 9))
+    expected = estimate([other, another], store, workshop)
+    assert expected[another] == pytest.approx(taken.of().seconds)
+    assert expected[other] == pytest.approx(taken.of().seconds * (60 + 3 * 16) / 60)  # operations are counted, too
 
 
 # Forks of one process that has everything imported: kills then fall into the work, not into imports.
