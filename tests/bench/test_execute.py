@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 import torch
+from PIL import Image
 from tiny import BASE, network
 
 import cretta
 from cretta.bench import BatchRow, Buffer, Run, Workshop
 from cretta.bench.execute import execute, operations_of
-from cretta.data import corrupt, corrupted, embedded
+from cretta.bench.fingerprint import fingerprint
+from cretta.data import corrupt, corrupted, embedded, image_folder
 from cretta.errors import OptionError, StateError
 from cretta.streams import iid
 
@@ -203,3 +206,29 @@ def test_shifted_images_are_the_corrupted_test_images() -> None:
     assert torch.equal(
         (domain.batch(torch.arange(10)) * 255).round().byte().permute(0, 2, 3, 1), torch.from_numpy(expected)
     )
+
+
+def test_fingerprints_notice_what_changed(tmp_path: Path) -> None:
+    whole = embedded("test")
+    first = fingerprint(whole)
+    changed = whole.images.copy()
+    changed[777, 3, 3] ^= 1
+    assert fingerprint(dataclasses.replace(whole, images=changed)) != first
+    assert fingerprint(dataclasses.replace(whole)) == first
+    kinds = {fingerprint(corrupted(whole, "fog", 5)), fingerprint(corrupted(whole, "fog", 4)), first}
+    assert len(kinds) == 3
+    for number in range(3):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        Image.fromarray(whole.images[number]).save(tmp_path / "a" / f"{number}.png")
+    files = fingerprint(image_folder(tmp_path))
+    Image.fromarray(whole.images[1] * 0).save(tmp_path / "a" / "1.png")
+    assert fingerprint(image_folder(tmp_path)) != files
+
+
+def test_a_network_that_computes_otherwise_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Workshop().materials(BASE)["model"]
+    made = network()
+    assert isinstance(made, tiny.Network)
+    made.layers[2] = torch.nn.Tanh()
+    monkeypatch.setattr(tiny, "network", lambda: made)
+    assert Workshop().materials(BASE)["model"] != first

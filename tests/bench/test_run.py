@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,22 @@ def test_whatever_differs_gives_another_key(change: dict[str, Any]) -> None:
     assert dataclasses.replace(BASE, **change).key(MATERIALS) != BASE.key(MATERIALS)
 
 
+@pytest.mark.parametrize("given", [{"size": 0}, {"size": -5}, {"size": 2.5}, {"split": "val"}, {"select": "best"}])
+def test_buffers_that_cannot_be_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        Buffer(**given)
+
+
+def test_a_file_counts_by_its_content_and_a_module_by_its_name(tmp_path: Path) -> None:
+    for name in ("a.safetensors", "b.safetensors"):
+        (tmp_path / name).touch()
+    one, other = (dataclasses.replace(BASE, model=str(tmp_path / name)) for name in ("a.safetensors", "b.safetensors"))
+    assert one.key(MATERIALS) == other.key(MATERIALS)
+    assert one.key(MATERIALS) != one.key({**MATERIALS, "model": "c"})
+    named = [dataclasses.replace(BASE, model=f"package.nets:{name}").key(MATERIALS) for name in ("relu", "tanh")]
+    assert named[0] != named[1]
+
+
 def test_other_weights_behind_a_name_give_another_key() -> None:
     assert BASE.key({**MATERIALS, "model": "c"}) != BASE.key(MATERIALS)
 
@@ -77,6 +94,11 @@ def test_a_description_goes_through_json_and_back() -> None:
         ({"batch_size": 0}, "batch_size=0"),
         ({"images": 0}, "images=0"),
         ({"clean_after": -1}, "clean_after=-1"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": True}, "seed=True"),
+        ({"size": -3}, "size=-3"),
+        ({"images": 3.5}, "images=3.5"),
+        ({"stream": "dirichlet", "delta": -1.0}, "delta=-1.0"),
     ],
 )
 def test_runs_that_cannot_be_are_refused(change: dict[str, Any], said: str) -> None:

@@ -99,6 +99,30 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert not list(tmp_path.iterdir())
 
 
+def test_a_result_of_another_format_is_left_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    monkeypatch.setattr("cretta.bench.store.FORMAT", 2)
+    store.put(result())
+    monkeypatch.undo()
+    with pytest.raises(StateError, match="format 2"):
+        store.get(result().key)
+    assert result().key in store
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    store.put(result())
+
+    def refused(path: Path) -> bytes:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(StateError, match="not yours"):
+        store.get(result().key)
+    monkeypatch.undo()
+    assert store.get(result().key) == result()
+
+
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     with pytest.raises(StateError, match="is a file"):

@@ -51,7 +51,7 @@ def test_an_item_is_run_once_and_shown_beside_the_paper() -> None:
     assert "20 runs" in output
     assert len(list(Store("results"))) == 20
     figure, page = sorted(Path("results/paper-smoke").iterdir(), key=lambda path: path.suffix, reverse=True)
-    assert (figure.suffix, page.name) == (".svg", "report.html")
+    assert (figure.suffix, page.name) == (".svg", "gain-cost.html")
     assert "(paper)" in figure.read_text()
     assert "Figure 1" in page.read_text() or "gain" in page.read_text().lower()
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -19,12 +20,12 @@ SMALL = ["--architecture", "resnet-8-4", "--batch-size", "100", "--threads", "1"
 
 def command(output: str, *options: str) -> list[str]:
     run = [sys.executable, "-c", "from cretta.cli import app; app()", "train", "embedded", "--output", output]
-    return [*run, *SMALL, "--epochs", "2", *options]
+    return [*run, *SMALL, "--epochs", "3", *options]
 
 
 def test_killed_and_run_again_it_gives_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
     done = subprocess.run(command("whole.safetensors"), cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "2.0 epochs" in done.stdout
+    assert "3.0 epochs" in done.stdout
     assert "2000 images: accuracy" in done.stdout
     with subprocess.Popen(command("cut.safetensors", "--save-every", "0"), cwd=tmp_path) as running:
         limit = time.monotonic() + 120
@@ -39,6 +40,34 @@ def test_killed_and_run_again_it_gives_the_weights_of_an_undisturbed_run(tmp_pat
     whole, cut = load_file(tmp_path / "whole.safetensors"), load_file(tmp_path / "cut.safetensors")
     assert whole.keys() == cut.keys()
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
+def test_interrupted_by_ctrl_c_it_says_so_and_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    subprocess.run(command("whole.safetensors"), cwd=tmp_path, capture_output=True, check=True)
+    for _ in range(2):
+        with subprocess.Popen(
+            command("cut.safetensors", "--save-every", "0"), cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        ) as running:
+            before = _written(tmp_path / "cut.safetensors.checkpoint")
+            limit = time.monotonic() + 120
+            while _written(tmp_path / "cut.safetensors.checkpoint") == before:
+                assert running.poll() is None
+                assert time.monotonic() < limit
+                time.sleep(0.01)
+            running.send_signal(signal.SIGINT)
+            _, said = running.communicate()
+        assert running.returncode == 130
+        assert "the same command goes on" in said
+    subprocess.run(command("cut.safetensors"), cwd=tmp_path, capture_output=True, check=True)
+    whole, cut = load_file(tmp_path / "whole.safetensors"), load_file(tmp_path / "cut.safetensors")
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    again = subprocess.run(command("cut.safetensors"), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+
+
+def _written(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def test_a_folder_of_ones_own(tmp_path: Path) -> None:

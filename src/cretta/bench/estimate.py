@@ -63,7 +63,7 @@ def _forward(run: Run, workshop: Workshop) -> float:
     domain = workshop.domain(run, run.domains[0])
     count = min(TRIAL, run.batch_size, domain.count)
     x = domain.batch(torch.arange(count)).to(workshop.device, memory_format=torch.channels_last)
-    model = workshop.model(run.model).eval()
+    model = workshop.model(run.model)
     times = []
     with torch.inference_mode():
         for _ in range(4):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,14 @@ class Buffer:
     size: float = 0.1
     """A share below 1, or a count."""
     select: str = "random"
+
+    def __post_init__(self) -> None:
+        if self.split not in ("train", "test"):
+            raise unknown("split of a buffer", self.split, ("train", "test"))
+        if self.select not in ("random", "confident", "uncertain"):
+            raise unknown("selection of a buffer", self.select, ("random", "confident", "uncertain"))
+        if isinstance(self.size, bool) or not self.size > 0 or (self.size >= 1 and self.size != int(self.size)):
+            raise OptionError(f"size={self.size!r} of a buffer: give a share below 1, or a whole number of images.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,24 +68,26 @@ class Run:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.buffer.split not in ("train", "test"):
-            raise unknown("split of a buffer", self.buffer.split, ("train", "test"))
         if not isinstance(self.domains, tuple) or not self.domains:
             raise OptionError(f"domains={self.domains!r}: give a tuple of at least one, such as ('fog/5',).")
         if self.stream not in STREAMS:
             raise unknown("stream", self.stream, STREAMS)
         if (self.delta is None) == (self.stream == "dirichlet"):
             raise OptionError(f"stream={self.stream!r} with delta={self.delta}: delta is for the stream 'dirichlet'.")
+        if self.delta is not None and (isinstance(self.delta, bool) or not 0 < self.delta < math.inf):
+            raise OptionError(f"delta={self.delta!r}: must be a number above 0; the paper uses 10, 1, 0.1 and 0.01.")
         if self.stream not in ("continual", "gradual", "mixed") and len(self.domains) > 1:
             raise OptionError(
                 f"stream={self.stream!r} with {len(self.domains)} domains: it takes one; continual, gradual and mixed "
                 "take several."
             )
-        for name, value, least in (("batch_size", self.batch_size, 1), ("clean_after", self.clean_after, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise OptionError(f"{name}={value!r}: must be a whole number, at least {least}.")
-        if self.images is not None and (isinstance(self.images, bool) or self.images < 1):
-            raise OptionError(f"images={self.images!r}: must be a whole number of at least 1, or None for all.")
+        whole("batch_size", self.batch_size, 1)
+        whole("clean_after", self.clean_after, 0)
+        whole("seed", self.seed, 0)
+        if self.images is not None:
+            whole("images", self.images, 1)
+        if self.size is not None:
+            whole("size", self.size, 1)
         object.__setattr__(self, "options", tuple(sorted((name, _frozen(value)) for name, value in self.options)))
 
     def with_options(self, **options: Scalar) -> Run:
@@ -100,7 +111,7 @@ class Run:
     def key(self, materials: dict[str, str]) -> str:
         """What the run is filed under: itself and ``materials``, fingerprints of what its names stand for."""
         described = self.describe()
-        if Path(self.model).suffix:  # of a file its content counts, which is among the materials, not where it lies
+        if Path(self.model).is_file():  # its content counts, which is among the materials, not where it lies
             described["model"] = "a file"
         told = json.dumps({"version": VERSION, "run": described, "materials": materials}, sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:24]
@@ -121,6 +132,12 @@ class Run:
     def adapts_to(self, place: int) -> bool:
         """Whether the model learns from the domain at this place; a gradual stream ends with the source, frozen."""
         return self.stream != "gradual" or place < len(self.domains) - 1
+
+
+def whole(name: str, value: object, least: int) -> None:
+    """Raises unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name}={value!r}: must be a whole number, at least {least}.")
 
 
 def _frozen(value: Any) -> Scalar:

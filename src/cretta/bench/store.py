@@ -25,6 +25,8 @@ from cretta.errors import StateError
 from cretta.files import held, replacing
 
 _METADATA = b"cretta"
+FORMAT = 1
+"""Of the files: what reads them must know it."""
 _TYPES: dict[str, pa.DataType] = {
     "int": pa.int64(),
     "float": pa.float64(),
@@ -77,27 +79,45 @@ class Store:
         """The result, or None; a damaged file is set aside, as if it had never been there."""
         path = self.path(key)
         try:
-            table = pq.read_table(path)
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as wrong:
+            raise StateError(f"{path} cannot be read: {wrong}.") from wrong
+        try:
+            table = pq.read_table(pa.BufferReader(content))
             told = json.loads(table.schema.metadata[_METADATA])
+            if told["format"] != FORMAT:
+                raise StateError(
+                    f"{path} is of format {told['format']}, this cretta reads {FORMAT}: use the version that wrote it, "
+                    "or another store."
+                )
             rows = tuple(BatchRow(**{k: _tupled(v) for k, v in row.items()}) for row in table.to_pylist())
             if told["checksum"] != _checksum(rows, told["result"]) or told["result"]["key"] != key:
                 raise ValueError("the content does not match its checksum")
             return Result(rows=rows, **told["result"])
-        except FileNotFoundError:
-            return None
+        except StateError:
+            raise
         # A damaged Parquet file raises ArrowInvalid, OSError, KeyError and more, by the place of the fault.
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
-            aside = self.folder / "damaged" / f"{path.name}.{uuid.uuid4().hex[:8]}"
-            aside.parent.mkdir(exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(path, aside)
-                self.set_aside.append(aside)
+            self._set_aside(path)
             return None
+
+    def _set_aside(self, path: Path) -> None:
+        aside = self.folder / "damaged" / f"{path.name}.{uuid.uuid4().hex[:8]}"
+        try:
+            aside.parent.mkdir(exist_ok=True)
+            os.replace(path, aside)
+        except FileNotFoundError:  # another process was first
+            return
+        except OSError as wrong:
+            raise StateError(f"{path} is damaged, and cannot be set aside: {wrong}.") from wrong
+        self.set_aside.append(aside)
 
     def put(self, result: Result) -> None:
         """Writes a result, whole or not at all, and forgets the notes of its run."""
         told = {each.name: getattr(result, each.name) for each in dataclasses.fields(Result) if each.name != "rows"}
-        content = {"result": told, "checksum": _checksum(result.rows, told)}
+        content = {"format": FORMAT, "result": told, "checksum": _checksum(result.rows, told)}
         table = pa.Table.from_pylist([dataclasses.asdict(row) for row in result.rows], schema=_SCHEMA)
         table = table.replace_schema_metadata({_METADATA: json.dumps(content, sort_keys=True).encode()})
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
@@ -16,7 +15,8 @@ from torch import Tensor, nn
 
 from cretta import states
 from cretta.adapter import Adapter
-from cretta.bench.benchmarks import FIXED, Benchmark, benchmark
+from cretta.bench.benchmarks import CLEAN, FIXED, Benchmark, benchmark
+from cretta.bench.fingerprint import fingerprint
 from cretta.bench.run import Buffer, Run
 from cretta.buffer import SourceBuffer
 from cretta.data import ImageDataset
@@ -165,12 +165,18 @@ class Workshop:
         found = {
             "model": self._fingerprint(("model", run.model), lambda: _of_network(self.model(run.model))),
             "corruptions": target.corruptions,
-            "target": self._fingerprint(("target", run.data, run.size), lambda: _of_images(target.clean())),
         }
+        for domain in dict.fromkeys((*run.domains, *((CLEAN,) if run.clean_after else ()))):
+            images = self._domain_fingerprint(run, domain)
+            found["target" if domain == CLEAN else f"target {domain}"] = images
         if get(run.method).facts.source_data:
             place = ("source", run.data, run.size, run.buffer.data, run.buffer.split)
-            found["source"] = self._fingerprint(place, lambda: _of_images(self._source(run)))
+            found["source"] = self._fingerprint(place, lambda: fingerprint(self._source(run)))
         return found
+
+    def _domain_fingerprint(self, run: Run, domain: str) -> str:
+        images = self.benchmark(run.data, run.size).images
+        return self._fingerprint(("target", run.data, run.size, domain), lambda: fingerprint(images(domain)))
 
     def _fingerprint(self, place: tuple[object, ...], compute: Callable[[], str]) -> str:
         if place not in self._fingerprints:
@@ -179,15 +185,8 @@ class Workshop:
 
 
 def _of_network(net: nn.Module) -> str:
+    """Of its weights and of what it does with them: code may change while weights do not."""
     state = net.state_dict()
     parts = [part for name, value in state.items() for part in (name, value) if isinstance(value, Tensor)]
-    return states.fingerprint([str(list(state)), *parts])[:16]
-
-
-def _of_images(dataset: ImageDataset) -> str:
-    """Of a few images and all labels: enough to tell datasets apart, and quick."""
-    digest = hashlib.sha256(f"{dataset.name} {len(dataset)} {dataset.classes}".encode())
-    digest.update(dataset.labels.tobytes())
-    for index in (0, len(dataset) // 2, len(dataset) - 1):
-        digest.update(dataset[index][0].tobytes())
-    return digest.hexdigest()[:16]
+    graph = getattr(net, "code", "")  # of compiled and exported modules; others print what they are made of
+    return states.fingerprint([str(list(state)), repr(net), str(graph), *parts])[:16]

@@ -13,8 +13,8 @@ from cretta.augment import AUGMENTATIONS
 from cretta.buffer import SELECT, SourceBuffer
 from cretta.cli import given
 from cretta.cli.console import app, check_output, console, plain_errors
+from cretta.cli.datasets import NAMED
 from cretta.cli.predict import ArchitectureOption, ClassesOption, DeviceOption, MeanOption, StdOption
-from cretta.data import embedded
 from cretta.errors import OptionError
 from cretta.models.opened import open_model
 from cretta.options import unknown
@@ -37,7 +37,7 @@ def build(
         str,
         typer.Argument(
             help="Training images: a folder with a folder a class, or without; a .npy, .npz or .parquet file; or "
-            "embedded (1 000 CIFAR-10 images that come with cretta).",
+            "embedded (1 000 CIFAR-10 images that come with cretta), cifar10, cifar100 or tiny-imagenet-200.",
             show_default=False,
         ),
     ],
@@ -60,6 +60,7 @@ def build(
     shorter: Annotated[
         int | None, typer.Option(help="The shorter side before the centre is cut out.", show_default="size / 0.875")
     ] = None,
+    root: Annotated[Path | None, typer.Option(help="Where datasets lie.", show_default="as for cretta data")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
     model: Annotated[
         str | None, typer.Option(help="Whom to ask for confident or uncertain; as predict's.", show_default=False)
@@ -93,10 +94,11 @@ def build(
         share = given.amount(size)
         if select != "random" and model is None:
             raise OptionError(f"--select {select} asks the source model: give --model, as for cretta predict.")
-        if dataset == "embedded" and image_size is not None:
-            raise OptionError("--image-size: the embedded images are of 32x32; leave it out.")
-        side = given.size(image_size, "--image-size")
-        images = embedded("train") if dataset == "embedded" else open_images(dataset, size=side, shorter=shorter)
+        if dataset in NAMED and image_size is not None:
+            side = "64x64" if dataset == "tiny-imagenet-200" else "32x32"
+            raise OptionError(f"--image-size: the images of {dataset} are of {side}; leave it out.")
+        scaled = given.size(image_size, "--image-size")
+        images = NAMED[dataset][0](root) if dataset in NAMED else open_images(dataset, size=scaled, shorter=shorter)
         net = None
         if model is not None:
             values = given.numbers(mean, "--mean"), given.numbers(std, "--std")

@@ -50,6 +50,16 @@ def plain_errors() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+@contextmanager
+def stopping(kept: str) -> Iterator[None]:
+    """Ctrl-C ends a command that can be taken up again; ``kept`` says what there is to go on from."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"cretta: stopped; {kept}, and the same command goes on from there.", soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
 class RateColumn(ProgressColumn):
     """Units a second."""
 

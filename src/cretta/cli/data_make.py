@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -9,6 +10,7 @@ import typer
 
 from cretta.cli.console import console, plain_errors, progress_bar
 from cretta.cli.data import data_app
+from cretta.data.catalogue import place
 from cretta.errors import OptionError
 
 READERS = {
@@ -18,6 +20,10 @@ READERS = {
 }
 READ_FOLDER = 'cretta.data.image_folder("{folder}/{corruption}/{severity}")'
 READ_ARRAY = 'cretta.data.numpy_file("{folder}/{corruption}.npy", "{folder}/labels.npy")'
+
+
+CLEAN = {"cifar10-c": "cifar10", "cifar100-c": "cifar100", "tiny-imagenet-c": "tiny-imagenet-200"}
+"""What each is made from."""
 
 
 @data_app.command("make")
@@ -86,7 +92,7 @@ def data_make(
             raise OptionError(f"{target}: give one of {', '.join(PUBLISHED)}, or a folder that exists.")
         if target in PUBLISHED and size is not None:
             raise OptionError(f"--size {size}: {target} has the size it is published with; leave it out.")
-        _check_frost(corruptions)
+        _check_frost(corruptions, lambda: place(CLEAN[target], root) if target in PUBLISHED else None)
         with progress_bar() as progress:
             task = progress.add_task("reading", total=None)
 
@@ -117,8 +123,8 @@ def data_make(
     console.print(f"Read it with {shown}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _check_frost(corruptions: list[str]) -> None:
-    """Told before the work, with what to type in order to do without."""
+def _check_frost(corruptions: list[str], check_first: Callable[[], object]) -> None:
+    """Told before the work, with what to type in order to do without; what is more amiss is told first."""
     from cretta.data.corruptions import check_corruption
 
     if "frost" not in corruptions:
@@ -126,6 +132,7 @@ def _check_frost(corruptions: list[str]) -> None:
     try:
         check_corruption("frost", 1, 0, None)
     except OptionError as missing:
+        check_first()
         rest = " ".join(f"--corruption {each}" for each in corruptions if each != "frost")
         without = f"To leave it out: {rest}" if rest else "There is nothing else to make"
         raise OptionError(f"{missing}. {without}") from None

@@ -13,7 +13,7 @@ from cretta import paper
 from cretta.bench import Run, Store, Workshop
 from cretta.bench.estimate import estimate
 from cretta.cli import given
-from cretta.cli.console import app, console, plain_errors, progress_bar
+from cretta.cli.console import app, console, plain_errors, progress_bar, stopping
 from cretta.cli.grids import STORE, duration, execute
 from cretta.errors import OptionError
 from cretta.options import unknown
@@ -59,7 +59,7 @@ def reproduce(
 
     `cretta reproduce main cost --scale quick --plan` shows what two items would take at a scale of hours.
     """
-    with plain_errors():
+    with plain_errors(), stopping("finished runs are kept"):
         if listing:
             console.print(_listed())
             return
@@ -94,7 +94,7 @@ def reproduce(
         content = [shown for one in chosen for shown in one.show(results, sized, lacking)]
         for shown in content:
             _write(shown, folder, formats, figures)
-        page = folder / "report.html"
+        page = folder / f"{'report' if not item else '-'.join(item)}.html"
         write_page(
             list(results.values()),
             page,

@@ -12,7 +12,7 @@ from cretta import methods
 from cretta.bench import Buffer, Result, Run, Store, Workshop
 from cretta.bench.benchmarks import CLEAN, Benchmark
 from cretta.cli import given
-from cretta.cli.console import app, console, plain_errors
+from cretta.cli.console import app, console, plain_errors, stopping
 from cretta.cli.grids import STORE, execute
 from cretta.errors import OptionError
 from cretta.report.content import Column, Row, Table, cell
@@ -55,7 +55,7 @@ def run(
         float | None, typer.Option(help="Of the dirichlet stream: 10, 1, 0.1, 0.01.", rich_help_panel=RUNS)
     ] = None,
     images: Annotated[
-        int | None, typer.Option(help="The first so many of each shift.", show_default="all", rich_help_panel=RUNS)
+        int | None, typer.Option(help="So many of each shift.", show_default="all", rich_help_panel=RUNS)
     ] = None,
     size: Annotated[
         int | None, typer.Option(help="Scale images to this side, if they come as files.", rich_help_panel=RUNS)
@@ -109,7 +109,7 @@ def run(
 
     `cretta report` makes a page of all results.
     """
-    with plain_errors():
+    with plain_errors(), stopping("finished runs are kept"):
         workshop = Workshop(root, given.device(device))
         benchmark = workshop.benchmark(data, size)
         base = Run(
@@ -118,7 +118,7 @@ def run(
             model=model,
             images=images,
             size=size,
-            batch_size=batch_size or benchmark.batch_size,
+            batch_size=benchmark.batch_size if batch_size is None else batch_size,
             buffer=Buffer(size=given.amount(buffer, "--buffer"), select=select),
             clean_after=clean_after,
         )
@@ -150,6 +150,8 @@ def _streams(stream: str, delta: float | None, domains: list[str], severity: lis
         if severity:
             raise OptionError("--severity with --stream gradual: it passes through all five; leave it out.")
         corruptions = dict.fromkeys(domain.partition("/")[0] for domain in domains if domain != CLEAN)
+        if not corruptions:
+            raise OptionError("--stream gradual: give a corruption to pass through, such as --shift fog.")
         levels = range(1, 6)
         ways = [(CLEAN, *(f"{each}/{level}" for level in levels), CLEAN) for each in corruptions]
         return [{"stream": stream, "domains": way} for way in ways]

@@ -9,9 +9,9 @@ import torch
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cretta.cli.console import app, bars, check_output, console, plain_errors
-from cretta.data import ImageDataset, cifar10, cifar100, embedded, image_folder, tiny_imagenet_200
-from cretta.data.catalogue import place
+from cretta.cli.console import app, bars, check_output, console, plain_errors, stopping
+from cretta.cli.datasets import NAMED
+from cretta.data import ImageDataset, image_folder
 from cretta.errors import OptionError
 from cretta.models import build
 from cretta.options import unknown
@@ -38,6 +38,7 @@ def train_command(
     ema: Annotated[float | None, typer.Option(help="Keep an average of the weights with this decay.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.", show_default="all cores")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
@@ -54,8 +55,10 @@ def train_command(
 
     `cretta train embedded --architecture resnet-8 --epochs 5 --output tiny.safetensors`
     """
-    with plain_errors():
+    with plain_errors(), stopping("what is learnt is kept beside the output"):
         check_output(output, (".safetensors",))
+        if output.exists() and not overwrite:
+            raise OptionError(f"{output} exists already; choose another name, or pass --overwrite.")
         recipe = Recipe(
             epochs=epochs,
             minutes=minutes,
@@ -112,16 +115,10 @@ def _datasets(
     name: str, root: Path | None, test: Path | None, size: int | None
 ) -> tuple[ImageDataset, ImageDataset | None]:
     """What to train and what to test on."""
-    if name == "embedded":
-        return embedded("train"), embedded("test")
-    if name == "cifar10":
-        return cifar10(place(name, root), "train"), cifar10(place(name, root), "test")
-    if name == "cifar100":
-        return cifar100(place(name, root), "train"), cifar100(place(name, root), "test")
-    if name == "tiny-imagenet-200":
-        return tiny_imagenet_200(place(name, root), "train"), tiny_imagenet_200(place(name, root), "val")
+    if name in NAMED:
+        training, testing = NAMED[name]
+        return training(root), testing(root)
     if not Path(name).is_dir():
-        raise unknown("dataset", name, ("cifar10", "cifar100", "embedded", "tiny-imagenet-200", "or a folder"))
-    training = image_folder(name, labelled=True, size=size)
-    testing = image_folder(test, labelled=True, classes=training.classes, size=size) if test else None
-    return training, testing
+        raise unknown("dataset", name, (*NAMED, "or a folder"))
+    mine = image_folder(name, labelled=True, size=size)
+    return mine, image_folder(test, labelled=True, classes=mine.classes, size=size) if test else None

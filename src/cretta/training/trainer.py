@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +65,7 @@ def train(
     save_every: float = 60.0,
     progress: Callable[[News], None] = lambda news: None,
 ) -> Trained:
-    """Trains ``model`` in place and writes its weights, with ``facts`` about them, to ``output``.
+    """Trains ``model`` in place and writes its weights, with ``facts`` about them, to ``output``, replacing it.
 
     Every ``save_every`` seconds, and when interrupted, all that is needed to go on is written to
     ``<output>.checkpoint``; a call with the same arguments goes on from there.
@@ -83,15 +86,18 @@ def train(
     if kept.is_file():
         run.restore(kept)
     saved = time.monotonic()
-    try:
-        for news in run.steps():
-            progress(news)
-            if time.monotonic() - saved > save_every:
-                run.save(kept)
-                saved = time.monotonic()
-    except KeyboardInterrupt:
-        run.save(kept)
-        raise
+    with _interrupt_between_steps() as interrupted:
+        try:
+            for news in run.steps():
+                progress(news)
+                if interrupted():
+                    raise KeyboardInterrupt
+                if time.monotonic() - saved > save_every:
+                    run.save(kept)
+                    saved = time.monotonic()
+        except KeyboardInterrupt:
+            run.save(kept)
+            raise
     run.finish()
     accuracy, error = evaluate(model, test, device) if test is not None else (math.nan, math.nan)
     trained = Trained(run.epoch, run.seconds / 60, accuracy, error)
@@ -105,6 +111,20 @@ def train(
     states.write(target, model.state_dict(), {key: _plain(value) for key, value in told.items()})
     kept.unlink(missing_ok=True)
     return trained
+
+
+@contextmanager
+def _interrupt_between_steps() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C waits for the end of a step, whose half is no place to go on from; tells whether it was pressed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals reach the main thread only
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def evaluate(
