@@ -15,6 +15,7 @@ from cretta.methods import get as method
 from cretta.paper import FULL, QUICK, SMOKE, Scale, get, items, missing
 from cretta.paper.contrastive import place
 from cretta.report.content import Cell, Chart, Table
+from cretta.report.ranking import marks
 
 TWO_SEEDS = dataclasses.replace(SMOKE, seeds=(0, 1))
 SCALES = pytest.mark.parametrize("scale", [SMOKE, QUICK, FULL], ids=lambda scale: str(scale.name))
@@ -116,7 +117,7 @@ def test_mean_corruption_error_by_hand() -> None:
         confidence=lambda run, domain, batch: 1.0 - errors[run.method][domain] + (0.02 if domain[-1] == "5" else 0.01),
     )
     found = table("main", get("main").show(done, SMOKE))
-    worst, average = "CIFAR10-C, severity 5", "CIFAR10-C, severities 1-5"
+    worst, average = "CIFAR10-C, severity 5", "CIFAR10-C, severities 1, 5"
     assert cell(found, "Source", "mCE", worst) == Cell(100.0, None, 100.0)
     assert cell(found, "Source", "mCE", average) == Cell(100.0, None, 100.0)
     assert cell(found, "TENT", "mCE", worst).value == pytest.approx(100 * (0.3 / 0.4 + 0.1 / 0.2) / 2)
@@ -138,7 +139,7 @@ def test_accuracy_with_clean_images_and_two_seeds() -> None:
     assert clean.value == pytest.approx(89.0)
     assert clean.deviation == pytest.approx(math.sqrt(2))
     assert clean.printed == 75.26
-    assert cell(found, "CreTTA", "Acc", "CIFAR100-C, severities 1-5").value == pytest.approx(69.0)
+    assert cell(found, "CreTTA", "Acc", "CIFAR100-C, severities 1, 5").value == pytest.approx(69.0)
     # The source model has one seed: it predicts the same in any order.
     assert cell(found, "Source", "Acc", "CIFAR10-C, severity 5") == Cell(60.0, None, 81.73)
     assert cell(found, "PL", "Acc", "CIFAR10-C, clean").note == "not run"
@@ -234,9 +235,22 @@ def test_costs_are_scaled_to_the_papers_batch() -> None:
     factor = 200 / SMOKE.family("cifar10").batch_size
     cells = next(row.cells for row in found.rows if row.label == "TEA")
     assert [each.value for each in cells] == pytest.approx([2 * factor, 4 * factor, 7.0, 50.0, 25.0])
-    assert [each.printed for each in cells] == [4335.82, None, 3464.78, 90.67, 2.68]
+    assert [each.printed for each in cells] == [
+        4335.82,
+        None,
+        None,
+        90.67,
+        2.68,
+    ]  # memory of fewer images is not compared
+    assert "Memory is that of 16 images; the paper's, of 200, does not stand beside it." in found.notes
+    assert found.columns[-1].group == "severities 1, 5"
     whole = table("cost", item.show(results(item.plan(FULL)), FULL))
     assert whole.rows[0].cells[0].value == 2.0
+    assert whole.rows[0].cells[2].printed == 443.98
+    assert whole.columns[-1].group == "severities 1–5"
+    assert not any("Memory is that of" in note for note in whole.notes)
+    for each in ("norm layers and activations", "131.96 are counted", "3034.98"):
+        assert each in " ".join(whole.notes)
 
 
 def test_the_gain_is_over_the_source_model() -> None:
@@ -354,7 +368,7 @@ def test_what_is_needed_stands_in_the_notes_once() -> None:
 
 def test_notes_tell_what_differs_from_the_paper() -> None:
     told = " ".join(table("main", get("main").show(results(get("main").plan(SMOKE)), SMOKE)).notes)
-    for each in ("first 32 images", "batches of 16 (paper: 200)", "2 of 15 corruptions: gaussian_noise, fog"):
+    for each in ("32 images of each domain", "batches of 16 (paper: 200)", "2 of 15 corruptions: gaussian_noise, fog"):
         assert each in told
     for each in ("severities 1, 5", "corrupted here", "One seed; the paper has three", "RobustBench", "ResNet-8"):
         assert each in told
@@ -363,6 +377,41 @@ def test_notes_tell_what_differs_from_the_paper() -> None:
     told = " ".join(table("imagenet", get("imagenet").show({}, FULL)).notes)
     assert "seed" not in told
     assert "all images" in told
+
+
+def test_no_note_says_which_images_or_severities_where_others_are_run() -> None:
+    for scale in (SMOKE, QUICK):
+        for name, item in items().items():
+            for each in item.show({}, scale):
+                assert "the first" not in " ".join(note for note in each.notes if "images of each domain" in note), name
+                if isinstance(each, Table):
+                    assert not any("1–5" in column.group for column in each.columns), name
+    headings = {column.group for column in table("main", get("main").show({}, QUICK)).columns}
+    assert "CIFAR10-C, severities 1, 3, 5" in headings
+    headings = {column.group for column in table("contrastive", get("contrastive").show({}, FULL)).columns}
+    assert "CIFAR10-C, severities 1–5" in headings
+
+
+def test_learning_rates_of_baselines_are_told_where_baselines_are_shown() -> None:
+    for name, baselines in (("main", True), ("gradual", True), ("pairs", False), ("target-as-source", False)):
+        notes = [note for each in get(name).show({}, SMOKE) for note in each.notes]
+        assert any("no learning rates of the baselines" in note for note in notes) is baselines, name
+
+
+def test_where_methods_are_columns_the_best_is_that_of_a_row() -> None:
+    right = {"cretta": 0.7, "tea": 0.6, "tent": 0.5}
+    done = results(get("gradual").plan(SMOKE), right=lambda run, domain, batch: right[run.method])
+    found = table("gradual", get("gradual").show(done, SMOKE))
+    assert marks(found) == (("best", "second", "") * 2,) * 7
+    for name in ("contrastive-batches", "target-weight"):
+        assert table(name, get(name).show({}, SMOKE)).best_of == "none"
+
+
+def test_batches_of_gradual_shift_have_no_more_than_the_images_of_a_domain() -> None:
+    told = " ".join(get("gradual").show({}, SMOKE)[0].notes)
+    assert "10 images of each domain" in told
+    assert "in batches of 10 (paper: 200)" in told
+    assert "batches of 16" not in told
 
 
 def test_notes_of_gradual_shift_speak_of_no_averages() -> None:

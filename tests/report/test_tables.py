@@ -5,6 +5,7 @@ import math
 import re
 from csv import DictReader
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from rich.console import Console
 from cretta.errors import OptionError
 from cretta.measure import Trace
 from cretta.report.content import Cell, Column, Row, Table
+from cretta.report.page.payload import table_payload
 from cretta.report.ranking import marks
 from cretta.report.tables import comparison, csv, latex, markdown, terminal, write_table
 
@@ -56,11 +58,13 @@ def numbers(*values: float | None, better: str = "lower", digits: int = 2) -> Ta
         ((3.0, 1.0, 2.0), "neither", ("", "", "")),
         ((1.001, 1.004, 2.0, 3.0), "lower", ("best", "best", "second", "")),  # both show 1.00
         ((1.0, 2.0, 2.0), "lower", ("best", "second", "second")),
-        ((2.0, 2.0), "higher", ("best", "best")),
+        ((2.0, 2.0), "higher", ("", "")),  # all tie
+        ((1.0, 1.0, 1.0, 2.0, 3.0), "lower", ("", "", "", "", "")),  # more than half tie for best
+        ((1.0, 1.0, 2.0, 3.0, None), "lower", ("best", "best", "second", "", "")),
         ((None, 2.0, 1.0), "lower", ("", "second", "best")),
         ((math.nan, math.inf, 1.0, 2.0), "lower", ("", "", "best", "second")),
         ((None, 2.0), "lower", ("", "")),
-        ((-0.001, 0.001, 5.0), "lower", ("best", "best", "second")),
+        ((-0.001, 0.001, 5.0, 6.0), "lower", ("best", "best", "second", "")),
     ],
 )
 def test_marks(values: tuple[float | None, ...], better: str, expected: tuple[str, ...]) -> None:
@@ -71,6 +75,44 @@ def test_marks_within_groups() -> None:
     rows = tuple(Row("m", (Cell(value),), group) for value, group in ((1.0, "a"), (2.0, "a"), (3.0, "b"), (4.0, "b")))
     table = Table("t", "T", "method", (Column("ECE", better="lower"),), rows, best_of="group")
     assert [row[0] for row in marks(table)] == ["best", "second", "best", "second"]
+
+
+def by_methods(best_of: Literal["row", "none"]) -> Table:
+    """Methods in columns, of two benchmarks; the third column group has no best."""
+    columns = (
+        *(Column(name, group, "higher") for group in ("ten", "hundred") for name in ("A", "B", "C")),
+        Column("energy"),
+    )
+    rows = (
+        Row("1", tuple(map(Cell, (1.0, 3.0, 2.0, 90.0, 80.0, 70.0, 5.0)))),
+        Row("2", tuple(map(Cell, (9.0, 8.0, None, 4.0, 4.0, 3.0, 6.0)))),
+    )
+    return Table("t", "T", "severity", columns, rows, best_of=best_of)
+
+
+def test_marks_within_rows_and_column_groups() -> None:
+    assert marks(by_methods("row")) == (
+        ("", "best", "second", "best", "second", "", ""),
+        ("best", "second", "", "", "", "", ""),  # two of three tie in the second group
+    )
+    assert {mark for row in marks(by_methods("none")) for mark in row} == {""}
+
+
+def test_every_renderer_marks_within_rows_or_nowhere() -> None:
+    row, none = by_methods("row"), by_methods("none")
+    assert "| 1 | 1.00 | **3.00** | <u>2.00</u> | **90.00** | <u>80.00</u> | 70.00 | 5.00 |" in markdown(row)
+    assert r"1 & 1.00 & \textbf{3.00} & \underline{2.00} & \textbf{90.00}" in latex(row)
+    assert [each[2] for each in table_payload(row)["rows"]] == [".bsbs..", "bs....."]
+    assert not [sign for sign in ("| **", "<u>") if sign in markdown(none)]
+    assert not [command for command in ("textbf", "underline") if command in latex(none)]
+    assert [each[2] for each in table_payload(none)["rows"]] == ["......."] * 2
+    styled = []
+    for table in (row, none):
+        console = Console(width=120, record=True, file=io.StringIO(), force_terminal=True)
+        console.print(terminal(table, 120))
+        text = console.export_text(styles=True)
+        styled.append(("\x1b[1m3.00" in text, "\x1b[4m2.00" in text))
+    assert styled == [(True, True), (False, False)]
 
 
 def paper_table() -> Table:

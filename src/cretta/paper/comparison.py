@@ -23,7 +23,6 @@ _READ: Mapping[Kind, tuple[str, Better, Callable[[Sequence[Result]], float]]] = 
     "calibration error": ("ECE", "lower", calibration_error),
     "corruption error": ("mCE", "lower", corruption_error),
 }
-_HEADINGS: Mapping[Where, str] = {"clean": "clean", "worst": "severity 5", "average": "severities 1-5"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,4 +131,5 @@ class Comparison(Item):
 
     def _column(self, measure: Measure, family: Family) -> Column:
         title, better, _ = _READ[measure.kind]
-        return Column(title, f"{family.title}, {_HEADINGS[measure.where]}", better)
+        where = {"clean": "clean", "worst": f"severity {WORST}", "average": family.average}[measure.where]
+        return Column(title, f"{family.title}, {where}", better)

@@ -57,7 +57,8 @@ class ByBatch(Item):
             Column("w/o contrastive", "ECE", "lower"),
         )
         rows = tuple(Row(self._label(row, scale), self._cells(readings, scale, row)) for row in BY_BATCH)
-        return (Table(self.name, self.title, "Batch", columns, rows, self.notes(readings, scale)),)
+        notes = self.notes(readings, scale)
+        return (Table(self.name, self.title, "Batch", columns, rows, notes, best_of="none"),)
 
     def _groups(self, scale: Scale, variant: Variant) -> list[list[Run]]:
         family = scale.family("cifar100")

@@ -40,7 +40,7 @@ class Family:
     """The benchmark to take where the data are not there."""
     batch_size: int = 200
     images: int | None = None
-    """The first so many of each domain; None is all."""
+    """So many of each domain: the first, or every n-th where they are sorted by class; None is all."""
     of: int = 10_000
     """How many there are."""
     size: int | None = None
@@ -58,6 +58,8 @@ class Family:
     """Over the presets, by method."""
     remarks: tuple[str, ...] = ()
     """What the paper leaves open about it, and what was chosen."""
+    baseline_remarks: tuple[str, ...] = ()
+    """The same, where baselines that learn are shown."""
 
     def run(
         self,
@@ -108,6 +110,17 @@ class Family:
     def placed(self, **places: str) -> Family:
         """With these places filled in."""
         return dataclasses.replace(self, model=_filled(self.model, **places), make=_filled(self.make, **places))
+
+    @property
+    def average(self) -> str:
+        """The severities that averages are over, in words."""
+        if self.severities == SEVERITIES:
+            return f"severities {SEVERITIES[0]}–{SEVERITIES[-1]}"
+        return f"severit{'ies' if len(self.severities) > 1 else 'y'} {', '.join(map(str, self.severities))}"
+
+    def batch(self, images: int | None) -> int:
+        """Images in a batch of a stream over so many of each domain; None is all."""
+        return min(self.batch_size, images or self.of)
 
     @property
     def steps(self) -> int:

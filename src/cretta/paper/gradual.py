@@ -70,7 +70,8 @@ class Gradual(Item):
             )
             for stage, row in enumerate(ROWS)
         )
-        return (Table(self.name, self.title, "Domain", columns, rows, self.notes(readings, scale)),)
+        notes = self.notes(readings, scale)
+        return (Table(self.name, self.title, "Domain", columns, rows, notes, best_of="row"),)
 
     def _groups(self, scale: Scale, family: Family, variant: Variant) -> list[list[Run]]:
         if variant.method not in family.methods:

@@ -13,6 +13,8 @@ from cretta.paper.scale import FULL, Scale
 
 _NAMED = 5
 """So many corruptions are named; more are counted."""
+_NO_BASELINE = ("source", "bn_adapt", "cretta")
+"""They have no learning rate, or a printed one."""
 
 
 def differences(readings: Readings, scale: Scale, plan: Sequence[Run], names: Sequence[str]) -> tuple[str, ...]:
@@ -39,8 +41,9 @@ def _of(family: Family, paper: Family, runs: Sequence[Run], readings: Readings) 
     parts = [_images(family, runs)]
     if family.size not in (None, paper.size):
         parts.append(f"scaled to {family.size} px")
-    if family.batch_size != paper.batch_size:
-        parts.append(f"in batches of {family.batch_size} (paper: {paper.batch_size})")
+    batches = sorted({family.batch(run.images) for run in runs})
+    if batches != [paper.batch_size]:
+        parts.append(f"in batches of {' or '.join(map(str, batches))} (paper: {paper.batch_size})")
     parts += _shifts(paper, runs)
     made = {
         readings.results[run].provenance.get("materials", {}).get("corruptions")
@@ -49,7 +52,8 @@ def _of(family: Family, paper: Family, runs: Sequence[Run], readings: Readings) 
     }
     if "generated" in made:
         parts.append("corrupted here, not the published images")
-    return [f"{family.title}: {', '.join(part for part in parts if part)}. Network: {family.weights}.", *family.remarks]
+    told = [f"{family.title}: {', '.join(part for part in parts if part)}. Network: {family.weights}.", *family.remarks]
+    return [*told, *family.baseline_remarks] if any(run.method not in _NO_BASELINE for run in runs) else told
 
 
 def _images(family: Family, runs: Sequence[Run]) -> str:
@@ -57,8 +61,8 @@ def _images(family: Family, runs: Sequence[Run]) -> str:
     if not counts:
         return "all images"
     given = " or ".join(spaced(count) for count in counts)
-    source = " of the slice that comes with cretta" if family.data == "embedded" else ""
-    return f"the first {given} images{source} of each domain"
+    source = ", from the slice that comes with cretta" if family.data == "embedded" else ""
+    return f"{given} images of each domain{source}"
 
 
 def _shifts(paper: Family, runs: Sequence[Run]) -> list[str]:

@@ -103,7 +103,7 @@ _CIFAR100 = Family(
     weights="a WRN-40-2 trained by cretta; the paper's is RobustBench's",
     make=_trained("cifar100", "wrn-40-2", 200, "wrn-40-2-cifar100"),
     preset="cifar100",
-    remarks=(_NO_RATES.format(title="CIFAR100-C"),),
+    baseline_remarks=(_NO_RATES.format(title="CIFAR100-C"),),
 )
 _CIFAR100_WIDE = dataclasses.replace(
     _CIFAR100,
@@ -121,7 +121,7 @@ _TINY = Family(
     make=_trained("tiny-imagenet-200", "wrn-28-10", 100, "wrn-28-10-tiny-imagenet"),
     preset="tiny_imagenet",
     batch_size=1000,
-    remarks=(_NO_RATES.format(title="TinyImageNet-C"),),
+    baseline_remarks=(_NO_RATES.format(title="TinyImageNet-C"),),
 )
 _IMAGENET = Family(
     name="imagenet",
@@ -181,7 +181,7 @@ _QUICK_CIFAR100 = dataclasses.replace(
 
 QUICK = Scale(
     name="quick",
-    about="The first thousand or two images, one seed, severities 1, 3 and 5. Hours on two cores.",
+    about="At most two thousand images of each domain, one seed, severities 1, 3 and 5. Hours on two cores.",
     families=_families(
         dataclasses.replace(
             _CIFAR10,

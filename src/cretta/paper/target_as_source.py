@@ -82,7 +82,8 @@ class Weights(Item):
             ]
             label = row if row == ALL else batch_label(int(row), scale.family("cifar100").steps)
             rows.append(Row(label, tuple(cells)))
-        return (Table(self.name, self.title, "Batch", columns, tuple(rows), self.notes(readings, scale)),)
+        notes = self.notes(readings, scale)
+        return (Table(self.name, self.title, "Batch", columns, tuple(rows), notes, best_of="none"),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

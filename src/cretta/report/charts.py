@@ -6,16 +6,20 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from cretta.errors import OptionError
@@ -26,6 +30,13 @@ from cretta.report.styles import Style, styles
 FORMATS = ("png", "svg", "pdf")
 ACROSS = 3
 """Panels side by side."""
+SQUARE = 4
+"""So many panels stand two by two."""
+PANEL_HEIGHT = 2.9
+GAP = 0.06
+"""Inches around title, legend and notes."""
+LEAST = 20
+"""Letters of a line of title or notes, however narrow the figure is."""
 MANY = 5
 """Series beyond which the legend stands beside the panels and not below them."""
 APART = 1.5
@@ -93,48 +104,93 @@ def render(
 
 
 def _figure(chart: Chart, look: Mapping[str, Style], bare: bool) -> Figure:
-    across = min(ACROSS, len(chart.panels))
+    """Title, panels, legend and notes below each other, or the legend beside; each has the room that it measures."""
+    across = 2 if len(chart.panels) == SQUARE else min(ACROSS, len(chart.panels))
     down = math.ceil(len(chart.panels) / across)
-    entries: dict[str, str] = {}
-    drawn: set[str] = set()
-    for panel in chart.panels:
-        entries.update((series.label, panel.kind) for series in panel.series)
-        drawn.update(series.label for series in panel.series if series.y)
     width = max(map(_panel_width, chart.panels)) * across
-    longest = min(LONG, max(map(len, entries), default=0))
-    beside = len(entries) > MANY or len(entries) * (0.7 + 0.09 * longest) > width
-    width += 0.7 + 0.09 * longest if beside else 0
-    notes = [] if bare else _wrapped(chart.notes, width)
-    height = 2.9 * down + (0 if bare else 0.35) + (0 if beside else 0.35) + 0.18 * len(notes)
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, PANEL_HEIGHT * down))
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+
+    def measured(part: Text | Legend) -> tuple[float, float]:
+        """Width and height in inches, with a gap."""
+        box = part.get_window_extent(renderer)
+        return box.width / figure.dpi + 2 * GAP, box.height / figure.dpi + 2 * GAP
+
+    def written(text: Sequence[str], **looks: Any) -> Text:
+        """Wrapped to the figure's width."""
+        letters = int(width * 20)
+        part = figure.text(0, 0, "", **looks)
+        while True:
+            part.set_text("\n".join(line for each in text for line in textwrap.wrap(each, letters)))
+            if measured(part)[0] <= width or letters <= LEAST:
+                return part
+            letters = max(LEAST, int(letters * 0.95))
+
+    legend, beside = _legend(figure, chart, look, across=width, measured=measured)
+    side, lower = measured(legend) if legend is not None else (0.0, 0.0)
+    panels = PANEL_HEIGHT * down
+    if beside:
+        width, panels = width + side, max(panels, lower)
+    title = written([chart.title], fontsize=12, fontweight="bold", ha="center", va="top") if not bare else None
+    notes = written(chart.notes, fontsize=8, color="#444444", va="bottom") if chart.notes and not bare else None
+    top = measured(title)[1] if title is not None else 0.0
+    bottom = measured(notes)[1] if notes is not None else 0.0
+    below = bottom if beside else bottom + lower
+    height = top + panels + below
+    figure.set_size_inches(width, height)
+    if title is not None:
+        title.set_position((0.5, 1 - GAP / height))
+    if notes is not None:
+        notes.set_position((GAP / width, GAP / height))
+    if legend is not None and beside:
+        legend.set_loc("upper right")
+        legend.set_bbox_to_anchor((1 - GAP / width, 1 - (top + GAP) / height))
+    elif legend is not None:
+        legend.set_loc("lower center")
+        legend.set_bbox_to_anchor((0.5, (bottom + GAP) / height))
+    room = (0, below / height, 1 - (side / width if beside else 0), panels / height)
+    figure.set_layout_engine(ConstrainedLayoutEngine(rect=room))
     axes = figure.subplots(down, across, squeeze=False)
     for place, axis in enumerate(axes.flat):
         if place < len(chart.panels):
             _panel(axis, chart.panels[place], look)
         else:
             axis.set_axis_off()
-    if not bare:
-        figure.suptitle(chart.title, fontsize=12, fontweight="bold")
-    if notes:
-        figure.supxlabel("\n".join(notes), fontsize=8, color="#444444", x=0.01, ha="left")
-    if entries:
-        handles = [_handle(kind, look[label]) for label, kind in entries.items()]
-        # Behind a space of no width: names that begin with an underscore would be left out.
-        told = [f"\u200b{_short(label, LONG)}{'' if label in drawn else ' (no data)'}" for label in entries]
-        columns = 1 if beside else len(told)
-        where: Any = "outside right upper" if beside else "outside lower center"
-        figure.legend(handles, told, loc=where, ncols=columns, frameon=False, handlelength=3.2)
     return figure
+
+
+def _legend(
+    figure: Figure,
+    chart: Chart,
+    look: Mapping[str, Style],
+    *,
+    across: float,
+    measured: Callable[[Legend], tuple[float, float]],
+) -> tuple[Legend | None, bool]:
+    """The legend, and whether it must stand beside the panels: it has many names, or long ones."""
+    kinds: dict[str, str] = {}
+    drawn: set[str] = set()
+    for panel in chart.panels:
+        kinds.update((series.label, panel.kind) for series in panel.series)
+        drawn.update(series.label for series in panel.series if series.y)
+    if not kinds:
+        return None, False
+    handles = [_handle(kind, look[label]) for label, kind in kinds.items()]
+    # Behind a space of no width: names that begin with an underscore would be left out.
+    told = [f"\u200b{_short(label, LONG)}{'' if label in drawn else ' (no data)'}" for label in kinds]
+    looks: Any = {"frameon": False, "handlelength": 3.2, "borderaxespad": 0.0}
+    if len(told) <= MANY:
+        row = figure.legend(handles, told, ncols=len(told), **looks)
+        if measured(row)[0] <= across:
+            return row, False
+        row.remove()
+    return figure.legend(handles, told, ncols=1, **looks), True
 
 
 def _panel_width(panel: Panel) -> float:
     if panel.kind != "bar":
         return 4.2
     return min(12.0, max(4.2, 0.6 + 0.16 * len(_categories(panel)) * (len(panel.series) + 1)))
-
-
-def _wrapped(notes: Sequence[str], width: float) -> list[str]:
-    return [line for note in notes for line in textwrap.wrap(note, max(40, int(width * 15)))]
 
 
 def _handle(kind: str, style: Style) -> Line2D | Patch:

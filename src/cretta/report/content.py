@@ -76,8 +76,9 @@ class Table:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     """What a reader must know: what differs from the paper, what is missing and how to get it."""
-    best_of: Literal["table", "group"] = "table"
-    """Among which rows of a column the best is sought: all, or those of the same group."""
+    best_of: Literal["table", "group", "row", "none"] = "table"
+    """Among which numbers the best is sought: a column's in all rows, or in those of the same group; or a row's in the
+    columns of the same group, where methods are columns; or not at all."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ def marks(table: Table) -> tuple[tuple[Mark, ...], ...]:
     """The mark of each cell, by row and column: the best is bold, the second underlined.
 
     Numbers that read alike are alike: all that show the best are best, all that show the next one are second. Where
-    fewer than two rows have a number, nothing was compared and nothing is marked.
+    fewer than two have a number, or more than half of several share the best, nothing stands out and nothing is marked.
     """
     for row in table.rows:
         if len(row.cells) != len(table.columns):
@@ -28,19 +28,34 @@ def marks(table: Table) -> tuple[tuple[Mark, ...], ...]:
                 "give one for each, Cell() where there is no number."
             )
     found: list[list[Mark]] = [["" for _ in table.columns] for _ in table.rows]
-    pools = [places for _, places in grouped_rows(table)] if table.best_of == "group" else [range(len(table.rows))]
-    for pool in pools:
-        for place, column in enumerate(table.columns):
-            if column.better == "neither":
-                continue
-            shown = {line: value for line in pool if (value := _shown(table, line, place)) is not None}
-            if len(shown) < 2:
-                continue
-            ranking = sorted(set(shown.values()), reverse=column.better == "higher")
-            for line, value in shown.items():
-                if value in ranking[:2]:
-                    found[line][place] = "best" if value == ranking[0] else "second"
+    for pool in _pools(table):
+        better = table.columns[pool[0][1]].better
+        shown = {place: value for place in pool if (value := _shown(table, *place)) is not None}
+        if better == "neither" or len(shown) < 2:
+            continue
+        ranking = sorted(set(shown.values()), reverse=better == "higher")
+        if 2 * sum(value == ranking[0] for value in shown.values()) > len(shown):
+            continue
+        for (line, place), value in shown.items():
+            if value in ranking[:2]:
+                found[line][place] = "best" if value == ranking[0] else "second"
     return tuple(map(tuple, found))
+
+
+def _pools(table: Table) -> list[list[tuple[int, int]]]:
+    """Places of cells, by row and column, that are compared with each other."""
+    lines, places = range(len(table.rows)), range(len(table.columns))
+    if table.best_of == "none":
+        return []
+    if table.best_of == "row":
+        pools: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+        for line in lines:
+            for place in places:
+                column = table.columns[place]
+                pools.setdefault((line, column.group, column.better), []).append((line, place))
+        return list(pools.values())
+    groups = [members for _, members in grouped_rows(table)] if table.best_of == "group" else [list(lines)]
+    return [[(line, place) for line in members] for members in groups if members for place in places]
 
 
 def grouped_rows(table: Table) -> list[tuple[str, list[int]]]:
