@@ -14,8 +14,6 @@ from cretta.measure import calibration_bins
 from cretta.method import Record
 
 BINS = 10
-NOT_REPEATABLE = frozenset(("seconds", "images_per_second"))
-"""Columns that no run gives twice: all others depend on the run alone."""
 
 
 @dataclasses.dataclass(frozen=True)
