@@ -123,6 +123,13 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, monke
     assert store.get(result().key) == result()
 
 
+def test_what_a_killed_process_left_half_written_goes_when_the_run_is_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (tmp_path / f".{result().key}.parquet.0123").write_bytes(b"half")
+    store.put(result())
+    assert [path.name for path in tmp_path.iterdir()] == [f"{result().key}.parquet"]
+
+
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     with pytest.raises(StateError, match="is a file"):

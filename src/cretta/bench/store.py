@@ -120,6 +120,8 @@ class Store:
         content = {"format": FORMAT, "result": told, "checksum": _checksum(result.rows, told)}
         table = pa.Table.from_pylist([dataclasses.asdict(row) for row in result.rows], schema=_SCHEMA)
         table = table.replace_schema_metadata({_METADATA: json.dumps(content, sort_keys=True).encode()})
+        for left in self.folder.glob(f".{result.key}.parquet.*"):  # by a process that was killed while it wrote
+            left.unlink(missing_ok=True)
         try:
             with replacing(self.path(result.key)) as temporary:
                 pq.write_table(table, temporary)
