@@ -58,15 +58,18 @@ def execute(
     stream = run.schedule([domain.count for domain in domains], domains[0].labels.numpy())
     rows, peak = _taken_up(unfinished, run, model)
     saved = time.monotonic()
+    metered = min(1, len(stream) - 1)
     for number, batch in enumerate(stream):
         if number < len(rows):
             continue
-        meter = peak_meter(workshop.device) if number == min(1, len(stream) - 1) else None
+        meter = peak_meter(workshop.device) if number == metered else None
         row = _step(run, model, domains, batch, number, meter)
         peak = meter.peak if meter else peak
         rows.append(row)
         progress(row)
-        if unfinished is not None and time.monotonic() - saved >= save_every and number + 1 < len(stream):
+        # Not before the metered batch: whoever takes up the run computes first what is kept between batches.
+        due = metered <= number < len(stream) - 1 and time.monotonic() - saved >= save_every
+        if unfinished is not None and due:
             _note(unfinished, run, model, rows, peak)
             saved = time.monotonic()
     return Executed(tuple(rows), _clean_after(run, model, workshop), peak)
