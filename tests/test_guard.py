@@ -22,6 +22,11 @@ FORWARDS: list[int] = []
 """Sizes of all batches that passed any copy of the network: copies share this, it is no attribute."""
 
 
+def count(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    if len(inputs[0]) > 2:  # not the two samples on which an adapter tries its network
+        FORWARDS.append(len(inputs[0]))
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -33,9 +38,9 @@ class Net(nn.Module):
             nn.BatchNorm2d(12),
         )
         self.head = nn.Linear(12 * 9, CLASSES)
+        self.head.register_forward_pre_hook(count)
 
     def forward(self, x: Tensor) -> Tensor:
-        FORWARDS.append(len(x))
         return self.head(self.body(x).relu().flatten(1))  # type: ignore[no-any-return]
 
 

@@ -146,9 +146,14 @@ def net() -> nn.Sequential:
 
 
 def counted(model: Adapter[Any], statistics: str) -> list[int]:
-    """The sizes of the batches that pass the frozen source model φ from now on."""
+    """The sizes of the batches that pass the frozen source model φ from now on, but for its trial on two samples."""
     sizes: list[int] = []
-    model.frozen(statistics).module.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
+
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if len(inputs[0]) > 2:
+            sizes.append(len(inputs[0]))
+
+    model.frozen(statistics).module.register_forward_hook(hook)
     return sizes
 
 

@@ -115,11 +115,13 @@ class Adapter(Learner, Generic[OptionsT]):
         parameters = dict(module.named_parameters(remove_duplicate=False))
         flat = FlatParameters([(name, parameters[name]) for name in learning])
         Learner.__init__(self, self.options, flat, average, first.device)
-        self.model = self._classifier(module, self.statistics)
+        self.model = self._classifier(module, self.statistics, learns=bool(learning))
         self.model.statistics.follows_stream = True
 
-    def _classifier(self, module: nn.Module, statistics: str) -> Classifier:
-        return Classifier(module, NormStatistics(module, statistics, self.options.batch_weight, self.average))
+    def _classifier(self, module: nn.Module, statistics: str, *, learns: bool) -> Classifier:
+        o = self.options
+        norms = NormStatistics(module, statistics, o.batch_weight, self.average)
+        return Classifier(module, norms, learns=learns, fuse=o.fuse, compiles=o.compile, precision=o.precision)
 
     def _learning_names(self) -> list[str]:
         if self.facts.updates == "nothing":
@@ -157,7 +159,10 @@ class Adapter(Learner, Generic[OptionsT]):
         """Takes one step down the objective; returns why not, or an empty string."""
         if objective.loss is None:
             return objective.reason or "the batch gave nothing to learn from"
-        if not self.backward(objective.loss):
+        self.backward(objective.loss)
+        if objective.rest is not None:
+            self.backward(objective.rest(), more=True)
+        if not self.finite():
             return NOT_FINITE
         self.step()
         return ""
@@ -185,7 +190,9 @@ class Adapter(Learner, Generic[OptionsT]):
     def _follow(self, x: Tensor, back: Callable[[], None]) -> tuple[Tensor, Record]:
         watch = self._watch if self.optimizer is not None else None
         before = self.state() if watch is not None and watch.due else None
-        objective, updates, reason = self._learn(x, back)
+        objective, updates, reason = self._learn(x, back) if self._is_due() else self._only_predict(x)
+        if not self.finite():
+            self._refuse(x)
         # An update left out makes "after" the same as "before".
         late = updates > 0 and not reason and self.logits_from == "after"
         logits = self.answer(x) if late else objective.logits.detach()
@@ -202,6 +209,18 @@ class Adapter(Learner, Generic[OptionsT]):
         adapted = updates > 0 and not undone
         return logits, Record(len(x), adapted, bool(reason), reason or objective.reason, noticed, values)
 
+    def _is_due(self) -> bool:
+        """Whether this batch is one to learn from."""
+        if self.optimizer is None or self.options.adapt_every == 1:
+            return True
+        seen = int(self.memory.get("batches", torch.tensor(0)))
+        self.memory["batches"] = torch.tensor(seen + 1)
+        return seen % self.options.adapt_every == 0
+
+    def _only_predict(self, x: Tensor) -> tuple[Objective, int, str]:
+        reason = f"learns from one batch in {self.options.adapt_every}"
+        return Objective(None, self.answer(x), reason), 0, ""
+
     def _learn(self, x: Tensor, back: Callable[[], None]) -> tuple[Objective, int, str]:
         """The last step's objective, how many steps were taken, and why one was left out."""
         if self.optimizer is None:
@@ -213,6 +232,8 @@ class Adapter(Learner, Generic[OptionsT]):
             with torch.enable_grad():
                 objective = self.objective(x)
                 reason = self.update(x, objective)
+            if reason == NOT_FINITE:
+                self._refuse(x)
             if reason:
                 # The stream's statistics are no part of a step, but those of a batch that makes it fail are suspect.
                 seen = self.average.seen if reason != NOT_FINITE else {}
@@ -230,7 +251,11 @@ class Adapter(Learner, Generic[OptionsT]):
         """Predicts with the model as it is now and changes nothing; returns logits (B, C)."""
         with self._alone():
             try:
-                return self.answer(self._usable(x))
+                x = self._usable(x)
+                logits = self.answer(x)
+                if not self.finite():
+                    self._refuse(x)
+                return logits
             finally:
                 self.average.seen = {}
 
@@ -292,7 +317,7 @@ class Adapter(Learner, Generic[OptionsT]):
     def frozen(self, statistics: str) -> Classifier:
         """The source model φ, on ``net``'s own tensors, with the given BatchNorm statistics."""
         if statistics not in self._frozen:
-            self._frozen[statistics] = self._classifier(share(self.net), statistics)
+            self._frozen[statistics] = self._classifier(share(self.net), statistics, learns=False)
         return self._frozen[statistics]
 
     def unadapted(self, x: Tensor) -> Tensor:
@@ -340,13 +365,19 @@ class Adapter(Learner, Generic[OptionsT]):
             raise BatchError(f"a batch of shape {tuple(x.shape)} has no batch dimension; add it with x.unsqueeze(0).")
         if x.numel() == 0:
             raise BatchError(f"the batch is empty (shape {tuple(x.shape)}); pass at least one sample.")
-        # The sum is finite for nearly every finite batch, and one pass; only then look closer.
-        if x.is_floating_point() and not bool(torch.isfinite(x.sum())) and not bool(torch.isfinite(x).all()):
-            bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
-            raise BatchError(
-                f"{bad} of {len(x)} samples hold NaN or infinite values; nothing was changed. Drop or repair them."
-            )
+        # Whether it is finite is asked together with what comes of it: an answer now would make a GPU wait.
+        at_least = torch.promote_types(x.dtype, torch.float32)
+        self._unchecked = [x.detach().sum(dtype=at_least)] if x.is_floating_point() else []
+        self._passed_back = False
         x = x.clone() if x.is_inference() else x.detach()
         if x.dim() == 4 and self.options.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return x
+
+    def _refuse(self, x: Tensor) -> None:
+        """Raises if ``x`` is not finite."""
+        bad = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.is_floating_point() else 0
+        if bad:
+            raise BatchError(
+                f"{bad} of {len(x)} samples hold NaN or infinite values; nothing was changed. Drop or repair them."
+            )

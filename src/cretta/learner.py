@@ -19,15 +19,21 @@ OPTIMIZER_STATE = {
     "sgd": ("momentum_buffer",),
 }
 """What each optimiser remembers for a parameter after its first step."""
+FUSED_ON = ("cpu", "cuda")
+"""Devices with optimisers of one kernel."""
 
 
 def make_optimizer(options: Options, parameters: FlatParameters) -> torch.optim.Optimizer:
     """The optimiser that ``options`` name."""
     o, flat = options, parameters.flat
+    # All parameters of a device lie in one tensor: one kernel does the step.
+    fused = all(parameter.device.type in FUSED_ON for parameter in flat)
     if o.optimizer == "sgd":
-        return torch.optim.SGD(flat, lr=o.lr, momentum=o.momentum, nesterov=o.nesterov, weight_decay=o.weight_decay)
+        return torch.optim.SGD(
+            flat, lr=o.lr, momentum=o.momentum, nesterov=o.nesterov, weight_decay=o.weight_decay, fused=fused
+        )
     kind = torch.optim.AdamW if o.optimizer == "adamw" else torch.optim.Adam
-    return kind(flat, lr=o.lr, betas=(o.momentum, 0.999), weight_decay=o.weight_decay)
+    return kind(flat, lr=o.lr, betas=(o.momentum, 0.999), weight_decay=o.weight_decay, fused=fused)
 
 
 class Learner:
@@ -42,19 +48,37 @@ class Learner:
         self.generator = torch.Generator(device).manual_seed(options.seed)
         self.memory: dict[str, Tensor] = {}
         self._undo: list[Callable[[], object]] = []
+        self._unchecked: list[Tensor] = []
+        self._passed_back = False
         self._remembered = OPTIMIZER_STATE[options.optimizer]
 
-    def backward(self, loss: Tensor) -> bool:
-        """Puts the gradient of ``loss`` into the parameters; returns whether all of it is finite."""
+    def backward(self, loss: Tensor, *, more: bool = False) -> None:
+        """Puts the gradient of ``loss`` into the parameters, or, if there is ``more``, adds it to what is there."""
         if not loss.requires_grad:
             raise ModelError(
                 "the logits carry no gradient, so nothing can learn: the network's forward detaches them or runs under "
                 "torch.no_grad(). Remove that, or use 'source' or 'bn_adapt'."
             )
-        self.parameters.zero_grad()
+        if not more:
+            self.parameters.zero_grad()
+        self._unchecked.append(loss.detach())
+        self._passed_back = True
         with torch.autocast(loss.device.type, enabled=False):
             loss.backward()
-        return bool(torch.isfinite(loss)) and self.parameters.gradients_finite()
+
+    def finite(self) -> bool:
+        """Whether all gradients, and what else is to be checked, are finite numbers: one look at the device."""
+        gradients = self.parameters.gradients() if self._passed_back else []
+        numbers, self._unchecked, self._passed_back = self._unchecked, [], False
+        if not numbers:
+            return True
+        # A sum is finite for nearly all finite numbers; only if it is not does one look closer.
+        sums = [number.to(numbers[0]) for number in [*numbers, *(gradient.sum() for gradient in gradients)]]
+        with torch.autocast(numbers[0].device.type, enabled=False):
+            fine = torch.isfinite(torch.stack(sums).sum())
+        if bool(fine):
+            return True
+        return all(bool(torch.isfinite(number).all()) for number in [*numbers, *gradients])
 
     def step(self) -> None:
         """Lets the optimiser move the parameters by their gradients."""
@@ -79,8 +103,9 @@ class Learner:
         self.parameters.move_to([state[f"parameters.{index}"] for index in range(len(self.parameters.flat))])
         for index, flat in enumerate(self.parameters.flat):
             moments = {name: value.clone() for name, value in _under(f"optimizer.{index}.", state)}
-            # Adam counts its steps on the CPU; moments live with the parameters.
-            self._set_moments(index, {n: t if n == "step" else t.to(flat.device) for n, t in moments.items()})
+            # A fused optimiser counts its steps on the device, others on the CPU.
+            fused = flat.device.type in FUSED_ON
+            self._set_moments(index, {n: t.to(flat.device) if fused or n != "step" else t for n, t in moments.items()})
         device = self.generator.device
         for layer in self.average.values:
             mean, variance = state[f"statistics.mean.{layer}"], state[f"statistics.variance.{layer}"]

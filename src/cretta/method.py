@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from cretta.norm import STATISTICS
 from cretta.options import OptionSet, choice, flag, integer, number, option, texts
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
+COMPILE = ("default", "reduce-overhead", "max-autotune")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Objective:
     reason: str = ""
     """Why there is no loss, or what else happened to this batch."""
     notes: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    rest: Callable[[], Tensor] | None = None
+    """The part of the loss whose graph is to be made when that of ``loss`` is gone: memory for one is enough."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +123,7 @@ class Options(OptionSet):
     nesterov: bool = flag(False, "Nesterov momentum, for SGD")
     weight_decay: float = number(0.0, "weight decay", at_least=0)
     steps: int = integer(1, "updates for each batch", at_least=1)
+    adapt_every: int = integer(1, "learn from one batch in so many, only predict the others", at_least=1)
     episodic: bool = flag(False, "forget everything before each batch, the place in the buffer too")
     statistics: str | None = choice(None, "what BatchNorm normalises with; None is the method's own", among=STATISTICS)
     batch_weight: float = number(0.1, "the batch's share α in 'mixture' and 'moving'", above=0, at_most=1)
@@ -129,6 +133,9 @@ class Options(OptionSet):
     temperature: float = number(1.0, "T of the energy (Eq. 1)", above=0)
     skip: tuple[str, ...] = texts((), "names of layers that do not learn, with all below them")
     channels_last: bool = flag(True, "image batches in channels-last memory, which convolutions prefer")
+    fuse: bool = flag(True, "rewrite the network into fewer passes over memory, where it can be followed")
+    compile: str | None = choice(None, "torch.compile the network, in this mode, in the place of fuse", among=COMPILE)
+    precision: str = choice("full", "bfloat16 runs the network under autocast", among=("full", "bfloat16"))
     guard: Guard | None = option(None, _guard, "what to do when the model collapses")
     seed: int = integer(0, "seed of everything random", at_least=0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from cretta.errors import BatchError, ModelError
 from cretta.norm import NormStatistics, Role
+from cretta.rewrite import rewritten
 
 
 def share(net: nn.Module, own: Iterable[str] = ()) -> nn.Module:
@@ -68,19 +69,39 @@ def logits_of(output: object, batch: int) -> Tensor:
 
 
 class Classifier:
-    """Calls a network and returns its logits in at least single precision."""
+    """Calls a network and returns its logits in at least single precision.
 
-    def __init__(self, module: nn.Module, statistics: NormStatistics) -> None:
+    ``fuse`` lets it run as :func:`cretta.rewrite.rewritten` makes it, once that gave the same logits for two samples.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        statistics: NormStatistics,
+        *,
+        learns: bool = True,
+        fuse: bool = False,
+        compiles: str | None = None,
+        precision: str = "full",
+    ) -> None:
         self.module = module
         self.statistics = statistics
+        self._learns = learns
+        self._precision = precision
         self._contiguous = False
         self._looked_at = False
+        self._fused: nn.Module | None = None
+        self._rank = 0
+        self._settled = not fuse or compiles is not None
+        self._plain: Callable[[Tensor], Any] = module if compiles is None else torch.compile(module, mode=compiles)
 
     def __call__(self, x: Tensor, role: Role = "target") -> Tensor:
         """Logits of ``x``, a batch of the target stream or of source samples."""
+        if not self._settled:
+            self._settle(x[:2].detach())
         self.statistics.role = role
         try:
-            logits = self._answer(x)
+            logits = self._answer(self._network(x), x)
         except (ValueError, RuntimeError) as wrong:
             if isinstance(wrong, ModelError):
                 raise
@@ -94,17 +115,58 @@ class Classifier:
             self._look_at(logits.detach())
         return logits
 
-    def _answer(self, x: Tensor) -> Tensor:
+    def _network(self, x: Tensor) -> Callable[[Tensor], Any]:
+        # Autocast looks at every operation by itself.
+        mixed = self._precision != "full" or torch.is_autocast_enabled(x.device.type)
+        # A batch of another rank is wrong, and folded layers would not say so.
+        return self._plain if self._fused is None or mixed or x.dim() != self._rank else self._fused
+
+    def _answer(self, network: Callable[[Tensor], Any], x: Tensor) -> Tensor:
+        if self._precision != "full":
+            with torch.autocast(x.device.type, torch.bfloat16):
+                return self._laid_out(network, x)
+        return self._laid_out(network, x)
+
+    def _laid_out(self, network: Callable[[Tensor], Any], x: Tensor) -> Tensor:
         if self._contiguous:
-            return logits_of(self.module(x.contiguous()), len(x))
+            return logits_of(network(x.contiguous()), len(x))
         try:
-            return logits_of(self.module(x), len(x))
+            return logits_of(network(x), len(x))
         except RuntimeError as wrong:
             if "view size is not compatible" not in str(wrong) or x.is_contiguous():
                 raise
             # A network that flattens by .view() cannot take channels-last; it will not learn to.
             self._contiguous = True
-            return self._answer(x)
+            return self._laid_out(network, x)
+
+    def _settle(self, x: Tensor) -> None:
+        """Decides, once, whether the rewritten network is to be trusted; leaves it open where ``x`` cannot tell."""
+        self.statistics.role = "probe"
+        try:
+            expected = self._try(self.module, x)
+            if not bool(torch.isfinite(expected).all()):
+                return
+            fused = rewritten(self.module, learns=self._learns)
+            if fused is not None and _same(self._try(fused, x), expected):
+                self._fused, self._rank = fused, x.dim()
+        except (ValueError, RuntimeError):
+            return  # whatever is wrong with the batch will be said when it is used
+        finally:
+            self.statistics.role = "target"
+        self._settled = True
+
+    def _try(self, network: nn.Module, x: Tensor) -> Tensor:
+        """Logits of ``x`` and, if the network learns, how they would move its parameters, all in one row."""
+        with torch.set_grad_enabled(self._learns):
+            logits = self._answer(network, x)
+            parameters = [p for p in self.module.parameters() if p.requires_grad]
+            if not logits.requires_grad or not parameters:
+                return logits.detach().flatten()
+            # Logits count unequally: those of a batch normalised by itself may sum to a constant.
+            weights = torch.linspace(0.5, 1.5, logits.numel(), dtype=logits.dtype, device=logits.device)
+            height = (logits.flatten() * weights).square().sum()
+            slopes = torch.autograd.grad(height, parameters, allow_unused=True)
+        return torch.cat([logits.detach().flatten(), *(s.to(logits).flatten() for s in slopes if s is not None)])
 
     def _look_at(self, logits: Tensor) -> None:
         """Once: whether these can be logits at all."""
@@ -148,6 +210,11 @@ class Classifier:
         return None
 
 
+def _same(found: Tensor, expected: Tensor) -> bool:
+    """Whether two sets of logits differ by rounding only."""
+    return found.shape == expected.shape and bool((found - expected).abs().max() <= 1e-3 * (1 + expected.abs().max()))
+
+
 class FlatParameters:
     """Parameters that learn, laid out in one tensor for each device and dtype.
 
@@ -186,10 +253,6 @@ class FlatParameters:
         """Clears the gradients in place: they are views and must stay so."""
         for gradient in self.gradients():
             gradient.zero_()
-
-    def gradients_finite(self) -> bool:
-        """Whether every gradient is a finite number."""
-        return all(bool(torch.isfinite(gradient).all()) for gradient in self.gradients())
 
     @contextmanager
     def at(self, values: Sequence[Tensor]) -> Iterator[None]:

@@ -190,23 +190,30 @@ def default_optimizer(model: AnyAdapter) -> dict[str, Any]:
 # Networks with faults.
 
 
-class Failing(textbook.SmallNet):
-    """Raises at its forward number ``fails``, counted over all copies."""
+def is_trial(x: Tensor) -> bool:
+    """Whether these are the two samples on which an adapter tries its network, once; batches here are larger."""
+    return len(x) <= 2
+
+
+class Failing:
+    """Makes the forward with the number ``fails`` fail, counted over all copies, rewritten or not."""
 
     fails = -1
     count = 0
 
-    def forward(self, x: Tensor) -> Tensor:
+    @staticmethod
+    def count_one(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if is_trial(inputs[0]):
+            return
         Failing.count += 1
         if Failing.count == Failing.fails:
             raise RuntimeError("out of memory")
-        return super().forward(x)
 
 
-def failing(source: nn.Module) -> Failing:
-    made = Failing(6, len(source.get_parameter("fc.bias"))).to(source.get_parameter("fc.bias").dtype)
-    made.load_state_dict(source.state_dict())
-    return made.eval()
+def failing(source: textbook.SmallNet) -> textbook.SmallNet:
+    made = copy.deepcopy(source)
+    made.fc.register_forward_pre_hook(Failing.count_one)
+    return made
 
 
 @contextmanager
@@ -258,16 +265,21 @@ def touching(x: Tensor) -> Tensor:
 
 
 class Passes:
-    """Counts passes forward and back through all networks of an adapter, with the sizes of their batches."""
+    """Counts passes forward and back through all networks of an adapter, with the sizes of their batches.
+
+    Counted at the head, a layer that a rewritten network keeps.
+    """
 
     def __init__(self, model: AnyAdapter) -> None:
         self.forwards: list[int] = []
         self.backwards: list[int] = []
-        networks = [model.model, *model._frozen.values()]
-        self._handles = [network.module.register_forward_hook(self._forward) for network in networks]
+        heads = [network.module.get_submodule("fc") for network in (model.model, *model._frozen.values())]
+        self._handles = [head.register_forward_hook(self._forward) for head in heads]
 
     def _forward(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         size = len(inputs[0])
+        if is_trial(inputs[0]):
+            return
         self.forwards.append(size)
         if output.requires_grad:
             output.register_hook(lambda gradient: self.backwards.append(size))

@@ -189,7 +189,11 @@ def test_a_step_that_is_not_finite_is_left_out(name: str) -> None:
     model(images(6))
     before = model.state()
     backward = model.backward
-    model.backward = lambda loss: backward(loss * torch.inf)  # type: ignore[method-assign]
+
+    def overflow(loss: torch.Tensor, *, more: bool = False) -> None:
+        backward(loss * torch.inf, more=more)
+
+    model.backward = overflow  # type: ignore[method-assign]
     logits = model(images(6, 1))
     assert torch.isfinite(logits).all()
     assert model.last.skipped

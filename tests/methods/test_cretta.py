@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import math
@@ -221,28 +222,22 @@ def test_source_and_target_pass_apart_each_with_its_own_statistics() -> None:
 # The reference energies that are kept.
 
 
-class Counting(nn.Module):
-    """Counts the samples that pass, in whichever copy."""
+def counted(buffer: cretta.SourceBuffer, batches: int, size: int = 8, **options: Any) -> list[list[tuple[int, bool]]]:
+    """For each batch, the samples that pass, in whichever copy, and whether with gradients."""
+    seen: list[tuple[int, bool]] = []
 
-    seen: list[tuple[int, bool]] = []  # noqa: RUF012  (shared by all copies on purpose)
+    def hook(head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if len(inputs[0]) > 2:  # not the two samples on which an adapter tries its network
+            seen.append((len(inputs[0]), torch.is_grad_enabled()))
 
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.seen.append((len(x), torch.is_grad_enabled()))
-        logits: Tensor = self.net(x)
-        return logits
-
-
-def counted(buffer: cretta.SourceBuffer, batches: int, **options: Any) -> list[list[tuple[int, bool]]]:
-    model = cretta.CreTTA(Counting(textbook.small_net()), buffer, **options)
+    net = textbook.small_net()
+    net.fc.register_forward_pre_hook(hook)
+    model = cretta.CreTTA(net, buffer, **options)
     found = []
-    for x in textbook.batches((8,) * batches):
-        Counting.seen.clear()
+    for x in textbook.batches((size,) * batches):
+        seen.clear()
         model(x)
-        found.append(list(Counting.seen))
+        found.append(list(seen))
     return found
 
 
@@ -308,12 +303,21 @@ PAPER = {
 
 
 def test_presets_have_the_papers_values() -> None:
-    assert set(cretta.CreTTA.presets) == set(PAPER)
+    assert set(cretta.CreTTA.presets) == {*PAPER, "fast"}
     for name, (lr, beta, augment) in PAPER.items():
         options = cretta.CreTTA(textbook.small_net(), buffer_of(), preset=name).options
         assert (options.lr, options.beta, options.augment) == (lr, beta, augment)
         assert (options.optimizer, options.steps, options.temperature) == ("adam", 1, 1.0)
         assert (options.reference, options.predict or "after", options.pairs) == ("running", "after", "one_to_one")
+        assert (options.source_fraction, options.lean, options.adapt_every) == (1.0, False, 1)
+
+
+def test_the_fast_preset_takes_fewer_source_samples_and_no_second_look() -> None:
+    plain = cretta.CreTTA(textbook.small_net(), buffer_of()).options
+    fast = cretta.CreTTA(textbook.small_net(), buffer_of(), preset="fast").options
+    assert fast == dataclasses.replace(plain, source_fraction=0.25, predict="before")
+    buffer = cretta.SourceBuffer(textbook.source_images(16), augment="none")
+    assert sorted(counted(buffer, 3, 16, preset="fast")[-1]) == [(4, True), (16, False), (16, True)]
 
 
 def test_keywords_override_a_preset() -> None:
@@ -323,7 +327,7 @@ def test_keywords_override_a_preset() -> None:
 
 
 def test_an_unknown_preset_names_the_known_ones() -> None:
-    with pytest.raises(OptionError, match=r"'cifar1000'.*Did you mean 'cifar100'.*cifar10, cifar100, imagenet, pacs"):
+    with pytest.raises(OptionError, match=r"'cifar1000'.*mean 'cifar100'.*cifar10, cifar100, fast, imagenet, pacs"):
         cretta.CreTTA(textbook.small_net(), buffer_of(), preset="cifar1000")
 
 
@@ -410,12 +414,16 @@ def test_the_signature_shows_the_options() -> None:
         "nesterov": False,
         "weight_decay": 0.0,
         "steps": 1,
+        "adapt_every": 1,
         "episodic": False,
         "statistics": None,
         "batch_weight": 0.1,
         "predict": None,
         "skip": (),
         "channels_last": True,
+        "fuse": True,
+        "compile": None,
+        "precision": "full",
         "guard": None,
         "seed": 0,
         "beta": 1.0,
@@ -425,6 +433,8 @@ def test_the_signature_shows_the_options() -> None:
         "objective": "residual",
         "weighting": "adaptive",
         "source": "buffer",
+        "source_fraction": 1.0,
+        "lean": False,
         "augment": None,
     }
     assert {name: shown[name] for name in expected} == expected

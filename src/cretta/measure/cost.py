@@ -41,9 +41,8 @@ def measure_cost(adapter: Adapter[Any], batch: Tensor) -> Cost:
     twin of the adapter, so that this one does not change by a bit. A step that a method leaves out costs no pass back:
     measure with a batch of the stream, not with noise.
     """
-    rehearsal = _Rehearsal(adapter, batch)
-    count = rehearsal.operations()
-    return Cost(count.total / 1e9, count.forward / 1e9, rehearsal.peak_memory() / MEGABYTE)
+    total, forward = count_operations(adapter, batch)
+    return Cost(total / 1e9, forward / 1e9, peak_memory(adapter, batch) / MEGABYTE)
 
 
 def flops(adapter: Adapter[Any], batch: Tensor, *, steady: bool = True, scale_to: int | None = None) -> int:
@@ -66,7 +65,8 @@ def count_operations(
 ) -> tuple[int, int]:
     """:func:`flops` and :func:`paper_flops` of the same step."""
     _check_scale(scale_to)
-    count = _Rehearsal(adapter, batch, steady).operations()
+    # BatchNorm folded into a convolution would not be seen; the network is counted as it was given.
+    count = _Rehearsal(adapter, batch, steady, fuse=False, compile=None).operations()
     return _scaled(count.total, batch, scale_to), _scaled(count.forward, batch, scale_to)
 
 
@@ -111,13 +111,13 @@ def peak_memory(adapter: Adapter[Any], batch: Tensor, *, steady: bool = True) ->
 class _Rehearsal:
     """A twin of an adapter, which takes the same step as often as one likes."""
 
-    def __init__(self, adapter: Adapter[Any], batch: Tensor, steady: bool = True) -> None:
+    def __init__(self, adapter: Adapter[Any], batch: Tensor, steady: bool, **options: Any) -> None:
         if not isinstance(adapter, Adapter):
             raise OptionError(
                 f"adapter is {type(adapter).__name__}; needed is a cretta.Adapter, as cretta.adapt(net, 'tent') makes "
                 "it."
             )
-        self._adapter = _twin(adapter)
+        self._adapter = _twin(adapter, **options)
         self._batch = batch
         if steady:
             self._take()
@@ -154,15 +154,15 @@ class _Rehearsal:
         return any(module is one.module for one in (self._adapter.model, *self._adapter._frozen.values()))
 
 
-def _twin(adapter: Adapter[Any]) -> Adapter[Any]:
-    """Another adapter of the same kind in the same state."""
+def _twin(adapter: Adapter[Any], **other: Any) -> Adapter[Any]:
+    """Another adapter of the same kind in the same state, with some ``other`` options."""
     defaults = {field.name: field.default for field in dataclasses.fields(adapter.options)}
     options = {name: value for name, value in vars(adapter.options).items() if value != defaults[name]}
     if "skip" in options:
         # A preset may name layers that are not there, a user may not.
         there = {name for name, _ in [*adapter.net.named_modules(), *adapter.net.named_parameters()]}
         options["skip"] = tuple(layer for layer in options["skip"] if layer in there)
-    twin = type(adapter)(adapter.net, adapter.buffer, **options)
+    twin = type(adapter)(adapter.net, adapter.buffer, **(options | other))
     twin.load(adapter.state())
     if adapter._watch is not None and twin._watch is not None:
         twin._watch.load(adapter._watch.state(), twin.generator.device)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from cretta.errors import OptionError
 from cretta.functional import energy
 from cretta.method import Facts, Objective, Options
 from cretta.norm import Role
-from cretta.options import choice, number
+from cretta.options import choice, flag, number
 from cretta.reference import ReferenceEnergies
 
 
@@ -42,6 +44,10 @@ class CreTTAOptions(Options):
         "where source samples come from: the buffer, or the half of the target batch with least energy",
         among=("buffer", "target"),
     )
+    source_fraction: float = number(
+        1.0, "source samples a batch, as a share of the batch; pairs are made by cycling", above=0, at_most=1
+    )
+    lean: bool = flag(False, "one graph at a time: half the memory for one more forward of the source samples")
     augment: str | None = choice(None, "augmentation of the buffer; None is the buffer's own", among=AUGMENTATIONS)
 
 
@@ -69,6 +75,7 @@ class CreTTA(Adapter[CreTTAOptions]):
         "tiny_imagenet": {"lr": 1e-3, "beta": 2.0, "augment": "none"},
         "imagenet": {"lr": 2.5e-4, "beta": 1.0, "augment": "none"},
         "pacs": {"lr": 1e-3, "beta": 1.0, "augment": "cifar100"},
+        "fast": {"source_fraction": 0.25, "predict": "before"},
     }
     option_type = CreTTAOptions
 
@@ -107,15 +114,19 @@ class CreTTA(Adapter[CreTTAOptions]):
     def objective(self, x: Tensor) -> Objective:
         """Eq. 4, or the variant asked for, on the batch and as many source samples."""
         o = self.options
-        # φ goes first, while no graph of θ is alive.
+        # What needs no graph goes first, while none is alive.
         reference_target = self._reference_target(x) if self._residual else None
+        lean = self._lean(x) if o.lean and self._reads_buffer else None
         logits = self.model(x)
-        images, reference_source = self._from_buffer(x) if self._reads_buffer else (None, None)
         target = energy(logits, o.temperature)
         if o.objective == "target":
             return Objective(functional.target_loss(target), logits)
-        if images is not None:
-            source = energy(self.model(images, role="source"), o.temperature)
+        rest = None
+        if lean is not None:
+            source, reference_source, rest = lean
+        elif self._reads_buffer:
+            images, reference_source = self._from_buffer(x)
+            source = self._source_energy(images)
         else:
             low = target.detach().topk(max(1, len(x) // 2), largest=False).indices.sort().values
             source = target[low]
@@ -124,7 +135,26 @@ class CreTTA(Adapter[CreTTAOptions]):
         notes = {"source_energy": source.detach().mean()}
         if weight is not None:
             notes["weight"] = weight.mean()
-        return Objective(loss, logits, notes=notes)
+        return Objective(loss, logits, notes=notes, rest=rest)
+
+    def _source_energy(self, images: Tensor) -> Tensor:
+        return energy(self.model(images, role="source"), self.options.temperature)
+
+    def _lean(self, x: Tensor) -> tuple[Tensor, Tensor | None, Callable[[], Tensor]]:
+        """E_θ(x_s) as mere numbers, E_φ(x_s), and a part of the loss for when the target's graph is gone.
+
+        The weight of each source sample's gradient (Eq. 5) is known once the target's pass back is done.
+        """
+        images, reference = self._from_buffer(x)
+        with torch.no_grad():
+            values = self._source_energy(images)
+        values.requires_grad_(True)
+
+        def rest() -> Tensor:
+            assert values.grad is not None
+            return (values.grad * self._source_energy(images)).sum()
+
+        return values, reference, rest
 
     def _loss(
         self, target: Tensor, source: Tensor, reference_target: Tensor | None, reference_source: Tensor | None
@@ -158,10 +188,11 @@ class CreTTA(Adapter[CreTTAOptions]):
         return self._of_batch[1]
 
     def _from_buffer(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The next len(x) source samples and, if wanted, their E_φ."""
+        """The next source samples, as many as ``x`` has or a share of that, and, if wanted, their E_φ."""
         assert self.buffer is not None
         start, draw = int(self.memory["cursor"]), int(self.memory["draw"])
-        self.memory["cursor"] = torch.tensor((start + len(x)) % len(self.buffer))
+        count = math.ceil(len(x) * self.options.source_fraction)
+        self.memory["cursor"] = torch.tensor((start + count) % len(self.buffer))
         self.memory["draw"] = torch.tensor(draw + 1)
-        images = self.buffer.batch(start, len(x), draw=draw, like=x)
+        images = self.buffer.batch(start, count, draw=draw, like=x)
         return images, self._reference_source(images, start) if self._residual else None

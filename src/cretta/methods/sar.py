@@ -68,8 +68,7 @@ class SAR(Adapter[SAROptions]):
         if objective.loss is None:
             return objective.reason
         first = entropy(objective.logits.detach())
-        if not self.backward(objective.loss):
-            return NOT_FINITE
+        self.backward(objective.loss)
         norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in self.parameters.gradients()]))
         climbed = [
             f.detach() + g * (self.options.radius / (norm + 1e-12))
@@ -79,9 +78,10 @@ class SAR(Adapter[SAROptions]):
             again = entropy(self.model(x, role="probe"))[first < self._margin(objective.logits.shape[1])]
             kept = self._reliable(again, objective.logits.shape[1])
             if not len(kept):
-                return "no sample is reliable after the ascent"
+                return "no sample is reliable after the ascent" if self.finite() else NOT_FINITE
             second = kept.mean()
-            if not self.backward(second):
+            self.backward(second)
+            if not self.finite():
                 return NOT_FINITE
         self.step()
         self._watch_loss(second.detach(), objective)

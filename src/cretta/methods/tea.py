@@ -62,11 +62,19 @@ class TEA(Adapter[TEAOptions]):
     def objective(self, x: Tensor) -> Objective:
         """The batch's energy against that of the model's own samples."""
         index, samples = self._samples(x)
-        fake = energy(self.model(samples, role="source"), self.options.temperature)
         logits = self.model(x)
         real = energy(logits, self.options.temperature)
         self._drawn = (index, samples)
-        return Objective(real.mean() - fake.mean(), logits, notes={"source_energy": fake.detach().mean()})
+        objective = Objective(real.mean(), logits)
+
+        def rest() -> Tensor:
+            fake = energy(self.model(samples, role="source"), self.options.temperature).mean()
+            objective.notes["source_energy"] = fake.detach()
+            objective.loss = real.detach().mean() - fake.detach()
+            return -fake
+
+        objective.rest = rest
+        return objective
 
     def update(self, x: Tensor, objective: Objective) -> str:
         """One descent; only then are the samples kept to start from again."""
@@ -77,8 +85,7 @@ class TEA(Adapter[TEAOptions]):
             order = torch.arange(len(index), device=index.device)
             last = torch.zeros(len(kept), dtype=torch.long, device=index.device)
             # Of several samples that started from one entry the last is kept; torch would leave it to chance.
-            chosen = last.scatter_reduce_(0, index, order, "amax")[index] == order
-            index, samples = index[chosen], samples[chosen]
+            samples = samples[last.scatter_reduce_(0, index, order, "amax")[index]]
             old = kept[index]
             kept[index] = samples
             self.wrote(lambda: kept.index_copy_(0, index, old))
@@ -108,10 +115,9 @@ class TEA(Adapter[TEAOptions]):
                 classes = torch.randint(logits.shape[1], (shape[0], 1), generator=self.generator, device=x.device)
             height = -energy(logits, o.temperature) if classes is None else logits.gather(1, classes)
             (slope,) = torch.autograd.grad(height.sum(), samples)
-            samples = samples.detach()
             # torch.empty_like keeps the layout that torch.randn would not
             noise = torch.empty_like(samples).normal_(generator=self.generator)
-            samples = samples + o.step_size * slope + o.noise * noise
+            samples = samples.detach().add_(slope, alpha=o.step_size).add_(noise, alpha=o.noise)
             if o.clip:
                 samples = samples.clamp_(0, 1)
         return index, samples

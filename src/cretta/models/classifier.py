@@ -3,11 +3,23 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from cretta.errors import BatchError, OptionError
 
 Channels = Sequence[float] | Tensor
+
+
+@fx.wrap  # a network that looks at its input cannot be followed by symbols, unless it does so in one piece
+def normalised(x: Tensor, mean: Tensor | None, std: Tensor | None) -> Tensor:
+    """``(x - mean) / std`` of RGB images in [0, 1]; of what is no such thing, an error."""
+    # Broadcasting and type promotion would let grey or 0–255 byte images pass silently.
+    if x.dim() != 4 or x.shape[1] != 3 or not x.is_floating_point():
+        raise BatchError(
+            f"got a {x.dtype} batch of shape {tuple(x.shape)}: give floating point RGB images in [0, 1], "
+            "(N, 3, H, W); divide bytes by 255 and move channels to the front."
+        )
+    return x if mean is None or std is None else (x - mean) / std
 
 
 class Classifier(nn.Module):
@@ -52,15 +64,7 @@ class Classifier(nn.Module):
 
     def normalise(self, x: Tensor) -> Tensor:
         """Return the images as the first layer wants them: `x` itself when there is no normalisation."""
-        # Broadcasting and type promotion would let grey or 0–255 byte images pass silently.
-        if x.dim() != 4 or x.shape[1] != 3 or not x.is_floating_point():
-            raise BatchError(
-                f"got a {x.dtype} batch of shape {tuple(x.shape)}: give floating point RGB images in [0, 1], "
-                "(N, 3, H, W); divide bytes by 255 and move channels to the front."
-            )
-        if self.mean is None or self.std is None:
-            return x
-        return (x - self.mean) / self.std
+        return normalised(x, self.mean, self.std)
 
     def extra_repr(self) -> str:
         """Say depth, width and classes when printed."""

@@ -1,0 +1,103 @@
+"""Operations that give what PyTorch's give and keep less for the pass back.
+
+PyTorch keeps the input of a convolution even if its weight does not learn, and both ends of a ReLU's predecessor. In a
+network whose convolutions are frozen that is twice what the pass back needs: a frozen convolution needs its weight, and
+a ReLU after BatchNorm can be told again from BatchNorm's input, which is kept anyway. What may be written into is: a
+new block of memory for each layer costs as much as the layer's arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+
+def convolve(layer: Convolution, x: Tensor) -> Tensor:
+    """``layer(x)``."""
+    learns = layer.weight.requires_grad or (layer.bias is not None and layer.bias.requires_grad)
+    batched = x.dim() == layer.weight.dim()
+    if learns or not batched or not (torch.is_grad_enabled() and x.requires_grad):
+        plain: Tensor = layer(x)
+        return plain
+    out: Tensor = _FrozenConvolution.apply(x, layer)  # type: ignore[no-untyped-call]
+    return out
+
+
+def normalise_and_rectify(layer: BatchNorm, x: Tensor) -> Tensor:
+    """``relu(layer(x))``, for a layer that normalises with the batch's own statistics."""
+    # The layer itself complains of wrong shapes and of batches too small to have statistics.
+    usual = x.dim() > 1 and x.numel() > x.shape[1] == layer.num_features
+    if not usual or not torch.is_grad_enabled():
+        return F.relu_(layer(x))
+    layer._check_input_dim(x)
+    out: Tensor = _NormalisedRelu.apply(x, layer.weight, layer.bias, layer.eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def rectify(x: Tensor) -> Tensor:
+    """``relu(x)`` in the memory of ``x``, which nobody else may want."""
+    return F.relu_(x)
+
+
+def add(fresh: Tensor, other: Tensor) -> Tensor:
+    """``fresh + other`` in the memory of ``fresh``, which nobody else may want."""
+    same = fresh.shape == other.shape and fresh.dtype == other.dtype
+    return fresh.add_(other) if same else fresh + other
+
+
+class _FrozenConvolution(torch.autograd.Function):
+    """A convolution that keeps its weight only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Convolution) -> Tensor:
+        ctx.layer, ctx.shape = layer, x.shape
+        ctx.layout = torch.channels_last if _channels_last(x) else torch.contiguous_format
+        out: Tensor = layer(x)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        layer = ctx.layer
+        # Of the input only shape and layout are looked at: memory that is not touched is not taken.
+        shell = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout)
+        none = [0] * len(layer.stride)
+        geometry = (layer.stride, layer.padding, layer.dilation, False, none, layer.groups)
+        back = torch.ops.aten.convolution_backward
+        found = back(gradient, shell, layer.weight, None, *geometry, (True, False, False))
+        return found[0], None
+
+
+class _NormalisedRelu(torch.autograd.Function):
+    """ReLU after BatchNorm with the batch's statistics; keeps BatchNorm's input only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        out, mean, deviation = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
+        ctx.save_for_backward(x, weight, bias, mean, deviation)
+        ctx.eps = eps
+        return out.relu_()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight, bias, mean, deviation = ctx.saved_tensors
+        # `deviation` is its inverse.
+        scale = weight * deviation
+        shift = torch.addcmul(bias, mean, scale, value=-1)
+        shape = [-1 if axis == 1 else 1 for axis in range(x.dim())]
+        before = torch.addcmul(shift.view(shape), x, scale.view(shape))
+        gradient = torch.ops.aten.threshold_backward.grad_input(gradient, before, 0, grad_input=before)
+        wanted = tuple(ctx.needs_input_grad[:3])
+        found = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, weight, None, None, mean, deviation, True, ctx.eps, wanted
+        )
+        return found[0], found[1], found[2], None
+
+
+def _channels_last(x: Tensor) -> bool:
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
