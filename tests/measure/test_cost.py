@@ -407,18 +407,21 @@ def norm_elements(net: WideResNet, x: Tensor) -> int:
     return sum(found)
 
 
-def test_cretta_keeps_two_graphs_where_tent_keeps_one() -> None:
+@pytest.mark.parametrize(("fuse", "kept"), [(False, 2), (True, 1)])
+def test_cretta_keeps_two_graphs_where_tent_keeps_one(fuse: bool, kept: int) -> None:
     net, x = residual_net(), images(10)
     buffer = cretta.SourceBuffer(images(20), augment="none")
-    # For the pass back a norm layer keeps its input, and an activation what it returned.
-    graph = 2 * norm_elements(net, x) * 4
+    # For the pass back a norm layer keeps its input, and an activation what it returned, unless told from the former.
+    graph = kept * norm_elements(net, x) * 4
     # And a block has its input, its output and what lies between.
     block = 7 * 10 * 16 * 32 * 32 * 4
-    source, tent, two = (peak_memory(adapter(method, net, buffer=buffer), x) for method in ("source", "tent", "cretta"))
+    source, tent, two = (
+        peak_memory(adapter(method, net, buffer=buffer, fuse=fuse), x) for method in ("source", "tent", "cretta")
+    )
     assert source < block
     assert graph < tent < graph + block
     assert 2 * graph < two < 2 * graph + block
-    assert two == pytest.approx(2 * tent, rel=0.05)
+    assert two == pytest.approx(2 * tent, rel=0.15)
 
 
 def test_a_replay_buffer_is_there_before_a_steady_step() -> None:

@@ -317,7 +317,7 @@ def test_the_fast_preset_takes_fewer_source_samples_and_no_second_look() -> None
     fast = cretta.CreTTA(textbook.small_net(), buffer_of(), preset="fast").options
     assert fast == dataclasses.replace(plain, source_fraction=0.25, predict="before")
     buffer = cretta.SourceBuffer(textbook.source_images(16), augment="none")
-    assert sorted(counted(buffer, 3, 16, preset="fast")[-1]) == [(4, True), (16, False), (16, True)]
+    assert sorted(counted(buffer, 3, 160, preset="fast")[-1]) == [(40, True), (160, False), (160, True)]
 
 
 def test_keywords_override_a_preset() -> None:

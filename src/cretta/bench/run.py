@@ -16,7 +16,7 @@ from cretta.options import unknown
 Scalar = str | int | float | bool | None | tuple[str, ...]
 
 STREAMS = ("iid", "ordered", "dirichlet", "continual", "gradual", "mixed")
-VERSION = 1
+VERSION = 2
 """Of what a run means: when results would change for the same description, this number does too."""
 
 

@@ -19,6 +19,9 @@ from cretta.norm import Role
 from cretta.options import choice, flag, number
 from cretta.reference import ReferenceEnergies
 
+FEWEST = 16
+"""Source samples are normalised among themselves: statistics of fewer would mislead."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CreTTAOptions(Options):
@@ -45,7 +48,7 @@ class CreTTAOptions(Options):
         among=("buffer", "target"),
     )
     source_fraction: float = number(
-        1.0, "source samples a batch, as a share of the batch; pairs are made by cycling", above=0, at_most=1
+        1.0, f"source samples a batch, as a share of its own, but {FEWEST} if it has them", above=0, at_most=1
     )
     lean: bool = flag(False, "one graph at a time: half the memory for one more forward of the source samples")
     augment: str | None = choice(None, "augmentation of the buffer; None is the buffer's own", among=AUGMENTATIONS)
@@ -191,7 +194,7 @@ class CreTTA(Adapter[CreTTAOptions]):
         """The next source samples, as many as ``x`` has or a share of that, and, if wanted, their E_φ."""
         assert self.buffer is not None
         start, draw = int(self.memory["cursor"]), int(self.memory["draw"])
-        count = math.ceil(len(x) * self.options.source_fraction)
+        count = min(len(x), max(FEWEST, math.ceil(len(x) * self.options.source_fraction)))
         self.memory["cursor"] = torch.tensor((start + count) % len(self.buffer))
         self.memory["draw"] = torch.tensor(draw + 1)
         images = self.buffer.batch(start, count, draw=draw, like=x)
