@@ -37,8 +37,8 @@ class Adapter(Learner, Generic[OptionsT]):
     Call it with a batch to predict and adapt, :meth:`predict` to predict only. A subclass is a method: it
     states its :class:`Facts` and turns a batch into an :class:`Objective`; see ``CONTRIBUTING.md``.
 
-    The frozen parameters are ``net``'s own storage, not copies: to go on training ``net``, make a deep copy
-    of it first.
+    The frozen parameters are ``net``'s own storage, not copies, but for convolutions of the source model into which
+    BatchNorm was folded: to go on training ``net``, make a deep copy of it first.
     """
 
     name: ClassVar[str] = ""
@@ -81,9 +81,7 @@ class Adapter(Learner, Generic[OptionsT]):
                 f"buffer is {type(buffer).__name__}; needed is a cretta.SourceBuffer, as "
                 "SourceBuffer.sample(training_set) or SourceBuffer(images) make it, or None."
             )
-        if preset is not None and (not isinstance(preset, str) or preset not in self.presets):
-            raise unknown(f"preset of {self.name}", str(preset), self.presets)
-        self.options: OptionsT = self.option_type.make(self.name, self.presets[preset] if preset else {}, options)  # type: ignore[assignment]  # option_type is the subclass's
+        self.options: OptionsT = self.option_type.make(self.name, self.preset_options(preset), options)  # type: ignore[assignment]  # option_type is the subclass's
         self.buffer = buffer
         self.net: nn.Module = getattr(net, "_orig_mod", net)  # under torch.compile lies the module itself
         if "skip" in options:
@@ -100,6 +98,16 @@ class Adapter(Learner, Generic[OptionsT]):
             self.initial = self.state()
             """The state before the first batch."""
         self._watch = Watch(self.options.guard) if self.options.guard else None
+
+    @classmethod
+    def preset_options(cls, preset: str | None) -> dict[str, Any]:
+        """The options of a preset, or of several: "imagenet+fast", of which the later win."""
+        found: dict[str, Any] = {}
+        for name in [] if preset is None else str(preset).split("+"):
+            if name not in cls.presets:
+                raise unknown(f"preset of {cls.name}", name, cls.presets)
+            found |= cls.presets[name]
+        return found
 
     def _check_skip(self) -> None:
         """A preset's names may not be there; those a user gives should."""
@@ -176,21 +184,23 @@ class Adapter(Learner, Generic[OptionsT]):
             self._undo.clear()
             ways_back = [self.mark()] + ([self._watch.mark()] if self._watch is not None else [])
             try:
-                start = ways_back[0]
+                start, counted = ways_back[0], self.memory.get("batches")
                 if self.options.episodic:
                     self.load(self.initial)
+                due = self._is_due(counted)
+                if self.options.episodic or self.options.adapt_every > 1:
                     start = self.mark()
-                logits, self.last = self._follow(x, start)
+                logits, self.last = self._follow(x, start, due)
             except BaseException:
                 for back in ways_back:
                     back()
                 raise
             return logits
 
-    def _follow(self, x: Tensor, back: Callable[[], None]) -> tuple[Tensor, Record]:
+    def _follow(self, x: Tensor, back: Callable[[], None], due: bool) -> tuple[Tensor, Record]:
         watch = self._watch if self.optimizer is not None else None
         before = self.state() if watch is not None and watch.due else None
-        objective, updates, reason = self._learn(x, back) if self._is_due() else self._only_predict(x)
+        objective, updates, reason = self._learn(x, back) if due else self._only_predict(x)
         if not self.finite():
             self._refuse(x)
         # An update left out makes "after" the same as "before".
@@ -209,13 +219,13 @@ class Adapter(Learner, Generic[OptionsT]):
         adapted = updates > 0 and not undone
         return logits, Record(len(x), adapted, bool(reason), reason or objective.reason, noticed, values)
 
-    def _is_due(self) -> bool:
-        """Whether this batch is one to learn from."""
+    def _is_due(self, counted: Tensor | None) -> bool:
+        """Counts this batch, after those ``counted``, and tells whether it is one to learn from."""
         if self.optimizer is None or self.options.adapt_every == 1:
             return True
-        seen = int(self.memory.get("batches", torch.tensor(0)))
-        self.memory["batches"] = torch.tensor(seen + 1)
-        return seen % self.options.adapt_every == 0
+        before = 0 if counted is None else int(counted)
+        self.memory["batches"] = torch.tensor(before + 1)
+        return before % self.options.adapt_every == 0
 
     def _only_predict(self, x: Tensor) -> tuple[Objective, int, str]:
         reason = f"learns from one batch in {self.options.adapt_every}"
@@ -315,7 +325,7 @@ class Adapter(Learner, Generic[OptionsT]):
         return [self.initial[f"parameters.{index}"] for index in range(len(self.parameters.flat))]
 
     def frozen(self, statistics: str) -> Classifier:
-        """The source model φ, on ``net``'s own tensors, with the given BatchNorm statistics."""
+        """The source model φ with the given BatchNorm statistics."""
         if statistics not in self._frozen:
             self._frozen[statistics] = self._classifier(share(self.net), statistics, learns=False)
         return self._frozen[statistics]
@@ -366,8 +376,7 @@ class Adapter(Learner, Generic[OptionsT]):
         if x.numel() == 0:
             raise BatchError(f"the batch is empty (shape {tuple(x.shape)}); pass at least one sample.")
         # Whether it is finite is asked together with what comes of it: an answer now would make a GPU wait.
-        at_least = torch.promote_types(x.dtype, torch.float32)
-        self._unchecked = [x.detach().sum(dtype=at_least)] if x.is_floating_point() else []
+        self._unchecked = [x.detach()] if x.is_floating_point() else []
         self._passed_back = False
         x = x.clone() if x.is_inference() else x.detach()
         if x.dim() == 4 and self.options.channels_last:

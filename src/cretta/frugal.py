@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
@@ -47,7 +48,8 @@ def rectify(x: Tensor) -> Tensor:
 
 def add(fresh: Tensor, other: Tensor) -> Tensor:
     """``fresh + other`` in the memory of ``fresh``, which nobody else may want."""
-    same = fresh.shape == other.shape and fresh.dtype == other.dtype
+    tensors = isinstance(fresh, Tensor) and isinstance(other, Tensor)  # sizes are added too
+    same = tensors and fresh.shape == other.shape and fresh.dtype == other.dtype
     return fresh.add_(other) if same else fresh + other
 
 
@@ -62,9 +64,10 @@ class _FrozenConvolution(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         layer = ctx.layer
-        # Of the input only shape and layout are looked at: memory that is not touched is not taken.
+        # Of the input only shape and layout are looked at. The CPU takes no memory that is not touched.
         shell = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout)
         none = [0] * len(layer.stride)
         geometry = (layer.stride, layer.padding, layer.dilation, False, none, layer.groups)
@@ -84,6 +87,7 @@ class _NormalisedRelu(torch.autograd.Function):
         return out.relu_()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, weight, bias, mean, deviation = ctx.saved_tensors
         # `deviation` is its inverse.

@@ -73,12 +73,11 @@ class Learner:
         if not numbers:
             return True
         # A sum is finite for nearly all finite numbers; only if it is not does one look closer.
-        sums = [number.to(numbers[0]) for number in [*numbers, *(gradient.sum() for gradient in gradients)]]
+        everything = [*numbers, *gradients]
         with torch.autocast(numbers[0].device.type, enabled=False):
-            fine = torch.isfinite(torch.stack(sums).sum())
-        if bool(fine):
-            return True
-        return all(bool(torch.isfinite(number).all()) for number in [*numbers, *gradients])
+            sums = [t.sum(dtype=torch.promote_types(t.dtype, torch.float32)).to(numbers[0].device) for t in everything]
+            fine = torch.isfinite(sum(sums[1:], sums[0]))
+        return bool(fine) or all(bool(torch.isfinite(tensor).all()) for tensor in everything)
 
     def step(self) -> None:
         """Lets the optimiser move the parameters by their gradients."""
@@ -128,7 +127,9 @@ class Learner:
         if any(name.startswith("optimizer.") for name in state):
             for index, flat in enumerate(self.parameters.flat):
                 for name in self._remembered:
-                    wanted[f"optimizer.{index}.{name}"] = torch.tensor(0.0) if name == "step" else flat
+                    wanted[f"optimizer.{index}.{name}"] = (
+                        torch.zeros((), dtype=torch.float32) if name == "step" else flat
+                    )
         for name, value in wanted.items():
             found = state.get(name)
             if found is None or found.shape != value.shape or found.dtype != value.dtype:

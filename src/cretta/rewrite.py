@@ -7,6 +7,7 @@ what to do, is left as it is.
 from __future__ import annotations
 
 import copy
+import logging
 import operator
 import threading
 from collections import Counter
@@ -15,11 +16,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cretta import frugal
 
+LOG = logging.getLogger("cretta")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 RELUS = (F.relu, F.relu_, torch.relu, torch.relu_)
@@ -29,17 +31,18 @@ SUMS = (operator.add, torch.add)
 def rewritten(module: nn.Module, *, learns: bool) -> nn.Module | None:
     """A module on the same parameters that computes as ``module`` does, or None where there is nothing to gain.
 
-    One that does not learn has its BatchNorm layers with training's statistics folded into the convolutions before
-    them. The result shares all else with ``module``; its own hooks, and those of every layer, still run.
+    One that does not learn has its BatchNorm layers with training's statistics folded into copies of the convolutions
+    before them. The result shares all else with ``module``; its own hooks, and those that layers have now, still run.
     """
     if "forward" in vars(module) or not _precise(module):
         return None
-    tracer = _Tracer()
+    door = _Door(module)
     try:
-        graph = tracer.trace(module)
-    except Exception:  # whatever the network's own code says to a symbol
+        graph = _Tracer().trace(door)
+    except Exception as wrong:  # whatever the network's own code says to a symbol
+        LOG.debug("%s cannot be followed: %s", type(module).__name__, wrong)
         return None
-    network = fx.GraphModule(tracer.root, graph, type(module).__name__)
+    network = fx.GraphModule(door, graph, type(module).__name__)
     changes = (0 if learns else _fold(network)) + _spare(network)
     if not changes:
         return None
@@ -51,10 +54,23 @@ def rewritten(module: nn.Module, *, learns: bool) -> nn.Module | None:
     return shell
 
 
+class _Door(nn.Module):
+    """A network that is given its first argument only; the others keep their defaults, which symbols would replace."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Any:
+        """Without the network's own hooks."""
+        return self.network.forward(x)
+
+
 class _Tracer(fx.Tracer):
     """Goes into every module but PyTorch's own and those with hooks, which would be lost.
 
-    While it does, ``nn.Module`` itself is patched, for every thread: the others must not notice.
+    While it does, ``nn.Module`` itself is patched, for every thread: what others call must work all the same. (What
+    ``torch.compile`` compiled refuses to be called while anybody follows a network; that is PyTorch's.)
     """
 
     _alone = threading.Lock()

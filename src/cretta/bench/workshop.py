@@ -23,7 +23,6 @@ from cretta.data import ImageDataset
 from cretta.data.dataset import Pixels
 from cretta.methods import adapt, get
 from cretta.models.opened import Opened, open_model
-from cretta.options import unknown
 
 ROOM = 512 * 2**20
 """Bytes of decoded or corrupted images to keep."""
@@ -150,10 +149,7 @@ class Workshop:
     def check(self, run: Run) -> None:
         """Raises, before any work, what a run would raise when it begins: names, options, data that are not there."""
         method = get(run.method)
-        if run.preset is not None and run.preset not in method.presets:
-            raise unknown(f"preset of {run.method}", run.preset, method.presets)
-        preset = method.presets[run.preset] if run.preset else {}
-        method.option_type.make(run.method, preset, dict(run.options))
+        method.option_type.make(run.method, method.preset_options(run.preset), dict(run.options))
         target = self.benchmark(run.data, run.size)
         for domain in dict.fromkeys(run.domains):
             target.images(domain)

@@ -19,9 +19,6 @@ from cretta.norm import Role
 from cretta.options import choice, flag, number
 from cretta.reference import ReferenceEnergies
 
-FEWEST = 16
-"""Source samples are normalised among themselves: statistics of fewer would mislead."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CreTTAOptions(Options):
@@ -48,7 +45,7 @@ class CreTTAOptions(Options):
         among=("buffer", "target"),
     )
     source_fraction: float = number(
-        1.0, f"source samples a batch, as a share of its own, but {FEWEST} if it has them", above=0, at_most=1
+        1.0, "source samples a batch, as a share of its own; pairs are made by cycling", above=0, at_most=1
     )
     lean: bool = flag(False, "one graph at a time: half the memory for one more forward of the source samples")
     augment: str | None = choice(None, "augmentation of the buffer; None is the buffer's own", among=AUGMENTATIONS)
@@ -119,21 +116,20 @@ class CreTTA(Adapter[CreTTAOptions]):
         o = self.options
         # What needs no graph goes first, while none is alive.
         reference_target = self._reference_target(x) if self._residual else None
-        lean = self._lean(x) if o.lean and self._reads_buffer else None
+        early = self._reads_buffer and (self._residual or o.lean)
+        images, reference_source = self._from_buffer(x) if early else (None, None)
+        source, rest = self._apart(images) if images is not None and o.lean else (None, None)
         logits = self.model(x)
         target = energy(logits, o.temperature)
         if o.objective == "target":
             return Objective(functional.target_loss(target), logits)
-        rest = None
-        if lean is not None:
-            source, reference_source, rest = lean
-        elif self._reads_buffer:
-            images, reference_source = self._from_buffer(x)
-            source = self._source_energy(images)
-        else:
+        if not self._reads_buffer:
             low = target.detach().topk(max(1, len(x) // 2), largest=False).indices.sort().values
             source = target[low]
             reference_source = reference_target[low] if reference_target is not None else None
+        elif source is None:
+            source = self._source_energy(images if images is not None else self._from_buffer(x)[0])
+        assert source is not None
         loss, weight = self._loss(target, source, reference_target, reference_source)
         notes = {"source_energy": source.detach().mean()}
         if weight is not None:
@@ -143,12 +139,11 @@ class CreTTA(Adapter[CreTTAOptions]):
     def _source_energy(self, images: Tensor) -> Tensor:
         return energy(self.model(images, role="source"), self.options.temperature)
 
-    def _lean(self, x: Tensor) -> tuple[Tensor, Tensor | None, Callable[[], Tensor]]:
-        """E_θ(x_s) as mere numbers, E_φ(x_s), and a part of the loss for when the target's graph is gone.
+    def _apart(self, images: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        """E_θ(x_s) as mere numbers, and a part of the loss for when the target's graph is gone.
 
         The weight of each source sample's gradient (Eq. 5) is known once the target's pass back is done.
         """
-        images, reference = self._from_buffer(x)
         with torch.no_grad():
             values = self._source_energy(images)
         values.requires_grad_(True)
@@ -157,7 +152,7 @@ class CreTTA(Adapter[CreTTAOptions]):
             assert values.grad is not None
             return (values.grad * self._source_energy(images)).sum()
 
-        return values, reference, rest
+        return values, rest
 
     def _loss(
         self, target: Tensor, source: Tensor, reference_target: Tensor | None, reference_source: Tensor | None
@@ -194,7 +189,7 @@ class CreTTA(Adapter[CreTTAOptions]):
         """The next source samples, as many as ``x`` has or a share of that, and, if wanted, their E_φ."""
         assert self.buffer is not None
         start, draw = int(self.memory["cursor"]), int(self.memory["draw"])
-        count = min(len(x), max(FEWEST, math.ceil(len(x) * self.options.source_fraction)))
+        count = math.ceil(len(x) * self.options.source_fraction)
         self.memory["cursor"] = torch.tensor((start + count) % len(self.buffer))
         self.memory["draw"] = torch.tensor(draw + 1)
         images = self.buffer.batch(start, count, draw=draw, like=x)
