@@ -105,6 +105,20 @@ def sum_in_place_of_what_is_used_again(net: Any, x: Tensor) -> Any:
     return torch.relu(second) - 2 * first
 
 
+def sum_of_sizes(net: Any, x: Tensor) -> Any:
+    out = torch.relu(net.bn1(net.conv1(x)))
+    sides = out.shape[2] + out.shape[3] + out.shape[1]
+    shape = out.shape[:1] + out.shape[1:2] + out.shape[2:]
+    return out.reshape(shape) * (sides / 20)
+
+
+def with_more_arguments(net: Any, x: Tensor, y: Any = None, features: bool = False) -> Any:
+    out = torch.relu(net.bn1(net.conv1(x)))
+    if y is not None:
+        out = out.gather(1, y[:, None])
+    return [out] if features else out
+
+
 def sum_weighted(net: Any, x: Tensor) -> Any:
     out = torch.relu(net.bn1(net.conv1(x)))
     return torch.relu(torch.add(net.bn2(net.conv2(out)), out, alpha=3))
@@ -182,6 +196,8 @@ WAYS: list[Way] = [
     sum_that_broadcasts,
     small_sum_that_broadcasts,
     sum_with_itself,
+    sum_of_sizes,
+    with_more_arguments,
     sum_weighted,
     sum_with_a_number,
     sum_of_methods,
@@ -641,11 +657,18 @@ def test_a_rewriting_that_is_wrong_is_refused(case: str, confidence: float, monk
     net.fc.bias.data.mul_(confidence)
     expected = cretta.adapt(net, "tent", fuse=False, lr=1e-2)
     logits = [expected(x) for x in stream]
-    monkeypatch.setattr(cretta.network, "rewritten", lambda module, *, learns: WRONG[case](module))
+    asked = []
+
+    def wrong(module: nn.Module, *, learns: bool) -> nn.Module:
+        asked.append(learns)
+        return WRONG[case](module)
+
+    monkeypatch.setattr(cretta.network, "rewritten", wrong)
     model = cretta.adapt(net, "tent", fuse=True, lr=1e-2)
     for x, other in zip(stream, logits, strict=True):
         assert torch.equal(model(x), other)
     assert model.model._fused is None
+    assert asked == [True]
 
 
 def test_wrong_logits_of_the_source_model_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,6 +295,24 @@ def test_a_batch_that_is_refused_does_not_count() -> None:
     assert adapted == [True, False, True, False]
 
 
+def test_a_batch_with_nothing_to_learn_from_counts_too() -> None:
+    model = cretta.adapt(textbook.small_net(), "eta", adapt_every=3, entropy_margin=1e-9)
+    skipped = []
+    for x in textbook.batches([8] * 7):
+        model(x)
+        skipped.append(model.last.skipped)
+    assert skipped == [True, False, False, True, False, False, True]
+
+
+def test_batches_are_counted_though_each_is_an_episode() -> None:
+    model = cretta.adapt(textbook.small_net(), "tent", adapt_every=3, episodic=True)
+    adapted = []
+    for x in textbook.batches([8] * 7):
+        model(x)
+        adapted.append(model.last.adapted)
+    assert adapted == [True, False, False, True, False, False, True]
+
+
 # Fewer source samples.
 
 
@@ -329,6 +347,54 @@ def test_the_preset_fast_is_its_options() -> None:
     for x in stream:
         assert torch.equal(by_name(x), by_hand(x))
     textbook.assert_bits(by_name.state(), by_hand.state())
+
+
+def test_presets_combine_and_the_later_wins() -> None:
+    model = cretta.CreTTA(textbook.small_net(), buffer_of(), preset="cifar100+fast", lr=0.5)
+    o = model.options
+    assert (o.beta, o.augment, o.source_fraction, o.predict, o.lr) == (2.0, "cifar100", 0.25, "before", 0.5)
+    assert cretta.CreTTA.preset_options("cifar100+cifar10")["beta"] == 1.0
+    for wrong in ("cifar100+fats", "+fast", ""):
+        with pytest.raises(OptionError, match="preset of cretta"):
+            cretta.CreTTA(textbook.small_net(), buffer_of(), preset=wrong)
+
+
+# How the network is run.
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_autocast_outside_decides_nothing(first: bool) -> None:
+    """A trial in half precision would tell little; the next batch in full precision settles it."""
+    model = cretta.adapt(textbook.small_net(), "tent")
+    for x, mixed in zip(textbook.batches((8, 8)), (first, not first), strict=True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            model(x)
+    assert model.model._fused is not None
+
+
+def test_large_finite_batches_are_learned_from() -> None:
+    """Their sum overflows, they do not."""
+    linear = nn.Linear(4, 3, bias=False)
+    linear.weight.data.mul_(1e-38)
+    net = nn.Sequential(nn.Flatten(), linear, nn.LayerNorm(3))
+    x = torch.tensor([[2e38, 0, 0, 0], [2e38, 1e38, 0, 0], [0, 2e38, 1e38, 0]])
+    assert not torch.isfinite(x.sum())
+    model = cretta.adapt(net, "tent")
+    model(x)
+    assert model.last.adapted
+
+
+def test_states_are_restored_whatever_the_default_type_is(tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        model, (x, y) = cretta.adapt(textbook.small_net(), "tent"), textbook.batches((8, 8))
+        model(x)
+        model.save(tmp_path / "state.safetensors")
+        other = cretta.adapt(textbook.small_net(), "tent")
+        other.restore(tmp_path / "state.safetensors")
+        assert torch.equal(other(y), model(y))
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 # How often the host waits for the device.
