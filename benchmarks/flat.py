@@ -26,7 +26,7 @@ from torch import Tensor
 import cretta
 from cretta.models import WideResNet
 
-SIZE = 16
+SIZE = 8
 MORE_TIME, MORE_TENSORS, MORE_PROCESS = 1.1, 1.0, 8.0
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     torch.set_num_threads(1)  # two threads on small tensors mostly wait for each other
     torch.manual_seed(0)
     net = WideResNet(10, 1).eval()
-    buffer = cretta.SourceBuffer(torch.rand(200, 3, 16, 16), augment="none")
+    buffer = cretta.SourceBuffer(torch.rand(200, 3, 8, 8), augment="none")
     names = arguments.method or [name for name in cretta.methods.names() if name != "tea"] + ["tea"]
     own: dict[str, dict[str, Any]] = {"tea": {"replay": 200, "sampling_steps": 2}}
     models = {name: cretta.adapt(net, name, buffer=buffer, **own.get(name, {})) for name in names}
@@ -66,13 +66,13 @@ def main() -> None:
     for number in track(range(arguments.batches), "batches"):
         if number == tenth:
             tensors, process = live_megabytes(), process_megabytes()
-        x = torch.rand(SIZE, 3, 16, 16, generator=generator)
+        x = torch.rand(SIZE, 3, 8, 8, generator=generator)
         for name, model in models.items():
             begun = time.perf_counter()
             model(x)
             seconds[name].append(time.perf_counter() - begun)
     more_tensors, more_process = live_megabytes() - tensors, process_megabytes() - process
-    print(f"{arguments.batches} batches of {SIZE} images of 16 × 16, WRN-10-1")
+    print(f"{arguments.batches} batches of {SIZE} images of 8 × 8, WRN-10-1")
     print(f"{'':12}{'first ms':>10}{'early ms':>10}{'late ms':>10}{'ratio':>8}")
     grows = []
     for name, taken in seconds.items():
