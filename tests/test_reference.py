@@ -213,20 +213,30 @@ def test_objectives_without_the_source_model_never_ask_it(objective: str) -> Non
     assert sizes == []
 
 
+def test_a_large_batch_passes_in_even_parts_where_samples_are_independent() -> None:
+    (x,) = stream(1, 2 * BLOCK + 4)
+    for reference, expected in (("running", [44, 44, 44]), ("batch", [2 * BLOCK + 4])):
+        model = adapt(net(), "cretta", buffer=SourceBuffer(images(10)), reference=reference)
+        sizes = counted(model, reference)
+        model(x)
+        assert sizes[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("size", [4, BLOCK + 9])
 @pytest.mark.parametrize(("reference", "statistics"), [("running", "running"), ("batch", "batch")])
-def test_the_weight_is_that_of_energies_computed_directly(reference: str, statistics: str) -> None:
+def test_the_weight_is_that_of_energies_computed_directly(reference: str, statistics: str, size: int) -> None:
     """w = σ(-l) of Eq. 5, recomputed batch after batch with the reference energies made afresh."""
     buffer = SourceBuffer(images(10))
     source = net().eval()
     model = adapt(source, "cretta", buffer=buffer, reference=reference, beta=2.0, lr=0.05)
     start = 0
-    for x in stream(7, 4):
+    for x in stream(7, size):
         adapting = copy.deepcopy(model.model.module)
         frozen = copy.deepcopy(source)
         if statistics == "batch":
             frozen[1].train()
-        x_s = buffer.batch(start, 4)
-        start = (start + 4) % 10
+        x_s = buffer.batch(start, size)
+        start = (start + size) % 10
         with torch.no_grad():
             e = [energy(m(y)) for m in (frozen, adapting) for y in (x, x_s)]
         expected = torch.sigmoid(-2.0 * ((e[0] - e[1]) - (e[2] - e[3]))).mean()

@@ -352,7 +352,7 @@ def test_the_preset_fast_is_its_options() -> None:
 def test_presets_combine_and_the_later_wins() -> None:
     model = cretta.CreTTA(textbook.small_net(), buffer_of(), preset="cifar100+fast", lr=0.5)
     o = model.options
-    assert (o.beta, o.augment, o.source_fraction, o.predict, o.lr) == (2.0, "cifar100", 0.25, "before", 0.5)
+    assert (o.beta, o.augment, o.source_fraction, o.predict, o.lr) == (2.0, "cifar100", 0.2, "before", 0.5)
     assert cretta.CreTTA.preset_options("cifar100+cifar10")["beta"] == 1.0
     for wrong in ("cifar100+fats", "+fast", ""):
         with pytest.raises(OptionError, match="preset of cretta"):
