@@ -227,6 +227,14 @@ def test_fingerprints_notice_what_changed(tmp_path: Path) -> None:
     assert fingerprint(image_folder(tmp_path)) != files
 
 
+def test_a_preset_with_other_options_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, workshop = dataclasses.replace(BASE, method="cretta", preset="fast"), Workshop()
+    first = run.key(workshop.materials(run))
+    assert run.key(workshop.materials(run)) == first
+    monkeypatch.setitem(cretta.CreTTA.presets, "fast", {"source_fraction": 0.5, "predict": "before"})
+    assert run.key(workshop.materials(run)) != first
+
+
 def test_a_network_that_computes_otherwise_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Workshop().materials(BASE)["model"]
     made = network()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
@@ -156,7 +157,7 @@ class Workshop:
         self.materials(run)
 
     def materials(self, run: Run) -> dict[str, str]:
-        """Fingerprints of what the run's names stand for just now: weights, target and source images."""
+        """What the run's names stand for just now: fingerprints of weights and images, and a preset's options."""
         target = self.benchmark(run.data, run.size)
         found = {
             "model": self._fingerprint(("model", run.model), lambda: _of_network(self.model(run.model))),
@@ -165,7 +166,10 @@ class Workshop:
         for domain in dict.fromkeys((*run.domains, *((CLEAN,) if run.clean_after else ()))):
             images = self._domain_fingerprint(run, domain)
             found["target" if domain == CLEAN else f"target {domain}"] = images
-        if get(run.method).facts.source_data:
+        method = get(run.method)
+        if run.preset is not None:
+            found["preset"] = json.dumps(method.preset_options(run.preset), sort_keys=True)
+        if method.facts.source_data:
             place = ("source", run.data, run.size, run.buffer.data, run.buffer.split)
             found["source"] = self._fingerprint(place, lambda: fingerprint(self._source(run)))
         return found
