@@ -248,6 +248,13 @@ def assert_close(found: Tensor, expected: Tensor, tolerance: float) -> None:
     assert (found - expected).abs().max() <= tolerance * (1e-3 + expected.abs().max())
 
 
+def assert_learns_alike(network: nn.Module | None, module: nn.Module, x: Tensor) -> None:
+    assert network is not None
+    expected = logits_and_gradients(module, module, x)
+    for one, other in zip(logits_and_gradients(network, module, x), expected, strict=True):
+        assert_close(one, other, 2e-5)
+
+
 def norm_calls(network: nn.Module, x: Tensor) -> int:
     calls = 0
     original = F.batch_norm
@@ -275,12 +282,10 @@ def test_a_network_that_learns_gives_the_same_logits_and_gradients(case: str, st
     for channels_last in (False, True):
         x = image_batch(channels_last)
         before = x.clone()
-        expected = logits_and_gradients(module, module, x)
-        for one, other in zip(logits_and_gradients(network, module, x), expected, strict=True):
-            assert_close(one, other, 2e-5)
+        assert_learns_alike(network, module, x)
         assert torch.equal(x, before)
         with torch.no_grad():
-            assert_close(network(x), expected[0], 1e-5)
+            assert_close(network(x), module(x), 1e-5)
 
 
 @pytest.mark.parametrize("statistics", ["batch", "running"])
@@ -370,11 +375,7 @@ def test_a_rewritten_network_learns_with_the_network() -> None:
 
 def test_convolutions_that_learn_get_their_gradients() -> None:
     module, x = learning(textbook.small_net()).requires_grad_(True), image_batch()
-    network = rewritten(module, learns=True)
-    assert network is not None
-    expected = logits_and_gradients(module, module, x)
-    for one, other in zip(logits_and_gradients(network, module, x), expected, strict=True):
-        assert_close(one, other, 2e-5)
+    assert_learns_alike(rewritten(module, learns=True), module, x)
 
 
 @pytest.mark.parametrize("dims", [1, 3])
@@ -385,11 +386,7 @@ def test_other_dimensions_are_rewritten_too(dims: int) -> None:
     x = torch.randn(6, 2, *[5] * dims)
     net = textbook.settle(nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * 3**dims, 5)), [x])
     module = learning(net)
-    network = rewritten(module, learns=True)
-    assert network is not None
-    expected = logits_and_gradients(module, module, x)
-    for one, other in zip(logits_and_gradients(network, module, x), expected, strict=True):
-        assert_close(one, other, 2e-5)
+    assert_learns_alike(rewritten(module, learns=True), module, x)
     module = share(net)
     network = rewritten(module, learns=False)
     assert network is not None
@@ -414,11 +411,7 @@ def test_padding_of_other_kinds_and_norms_without_parameters(layer: nn.Conv2d, a
         nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)), [image_batch()]
     )
     module, x = learning(net), image_batch()
-    network = rewritten(module, learns=True)
-    assert network is not None
-    expected = logits_and_gradients(module, module, x)
-    for one, other in zip(logits_and_gradients(network, module, x), expected, strict=True):
-        assert_close(one, other, 2e-5)
+    assert_learns_alike(rewritten(module, learns=True), module, x)
     module = share(net)
     network = rewritten(module, learns=False)
     assert network is not None
