@@ -33,6 +33,9 @@ from cretta.measure.operations import OperationCount
 BUFFER = 100
 """Source images, and samples that TEA starts from; few enough that two steps have seen all."""
 
+COUNTED = 10
+"""Images with which operations are counted, a fifth of which is a whole number."""
+
 
 # Textbook steps.
 
@@ -187,7 +190,7 @@ class Contender:
         self.step = self.make()
         self.step(batches[0])
         self.first = now(device) - begun
-        self.gigaflops = self._forwards(batches[0][:16]) * len(batches[0]) / 16 / 1e9
+        self.gigaflops = self._forwards(batches[0][:COUNTED]) * len(batches[0]) / COUNTED / 1e9
         with peak_meter(device) as meter:
             self.step(batches[1])
         self.megabytes = meter.peak / 2**20
@@ -224,8 +227,8 @@ def contenders(net: nn.Module, source: Tensor, x: Tensor, *, tea: bool) -> list[
     found = [
         Contender("textbook TENT", lambda: TextbookTent(net)),
         Contender("textbook CreTTA", lambda: TextbookCreTTA(net, source)),
-        *(Contender(name, ours(name)) for name in ("source", "bn_adapt", "tent", "pl", "shot", "eta")),
-        *(Contender(name, ours(name)) for name in ("eata", "aea", "sar")),
+        *(Contender(name, ours(name)) for name in ("source", "bn_adapt", "tent", "pl", "shot", "shot_im")),
+        *(Contender(name, ours(name)) for name in ("eta", "eata", "aea", "sar")),
         Contender("cretta", ours("cretta")),
         Contender("cretta lean", ours("cretta", lean=True)),
         Contender("cretta fast", ours("cretta", preset="fast")),

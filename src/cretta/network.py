@@ -74,7 +74,8 @@ def logits_of(output: object, batch: int) -> Tensor:
 class Classifier:
     """Calls a network and returns its logits in at least single precision.
 
-    ``fuse`` lets it run as :func:`cretta.rewrite.rewritten` makes it, once that gave the same logits for two samples.
+    ``fuse`` lets it run as :func:`cretta.rewrite.rewritten` makes it, once that gave two samples the same logits and
+    gradients, but for rounding.
     """
 
     def __init__(

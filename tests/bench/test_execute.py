@@ -227,6 +227,29 @@ def test_fingerprints_notice_what_changed(tmp_path: Path) -> None:
     assert fingerprint(image_folder(tmp_path)) != files
 
 
+def test_memory_is_that_of_a_batch_that_is_learnt_from() -> None:
+    every_batch = dataclasses.replace(BASE, method="tent", images=60, batch_size=10)
+    seldom, too_seldom = every_batch.with_options(adapt_every=3), every_batch.with_options(adapt_every=6)
+    peak = execute(every_batch, Workshop()).peak_bytes
+    assert execute(seldom, Workshop()).peak_bytes == pytest.approx(peak, rel=0.01)
+    # Only the first batch is learnt from; it also computes what is computed once.
+    assert execute(too_seldom, Workshop()).peak_bytes >= peak
+    assert execute(dataclasses.replace(every_batch, method="bn_adapt"), Workshop()).peak_bytes < 0.9 * peak
+
+
+def test_runs_without_source_images_do_not_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, workshop = dataclasses.replace(BASE, method="cretta", options=(("source", "target"),)), Workshop()
+
+    def absent(*_: object) -> None:
+        raise FileNotFoundError("training images")
+
+    monkeypatch.setattr(Workshop, "_source", absent)
+    assert "source" not in workshop.materials(run)
+    assert workshop.buffer(run) is None
+    with pytest.raises(FileNotFoundError):
+        workshop.materials(dataclasses.replace(run, options=()))
+
+
 def test_a_preset_with_other_options_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     run, workshop = dataclasses.replace(BASE, method="cretta", preset="fast"), Workshop()
     first = run.key(workshop.materials(run))

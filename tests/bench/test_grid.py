@@ -12,6 +12,7 @@ from tiny import BASE, without_time
 
 from cretta.bench import Result, Run, Store, Workshop, collect, product, run_all
 from cretta.bench.estimate import estimate
+from cretta.bench.execute import COUNTED
 from cretta.bench.grid import Silent
 from cretta.errors import CrettaError
 
@@ -76,7 +77,7 @@ def test_expected_times_fall_to_nothing_as_runs_are_done(tmp_path: Path) -> None
     other, another = (dataclasses.replace(runs[1], seed=seed) for seed in (8, 9))
     expected = estimate([other, another], store, workshop)
     assert expected[another] == pytest.approx(taken.of().seconds)
-    assert expected[other] == pytest.approx(taken.of().seconds * (60 + 3 * 16) / 60)  # operations are counted, too
+    assert expected[other] == pytest.approx(taken.of().seconds * (60 + 3 * COUNTED) / 60)  # operations are counted, too
 
 
 # Forks of one process that has everything imported: kills then fall into the work, not into imports.

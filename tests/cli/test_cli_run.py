@@ -91,6 +91,8 @@ def test_streams(arguments: list[str], domains: tuple[str, ...], stream: str) ->
         (["--option", "betta=1"], "beta"),
         (["--option", "beta=-1"], "beta=-1.0"),
         (["--stream", "dirichlet"], "delta"),
+        (["--stream", "continual", "--delta", "0.1"], "delta"),
+        (["--stream", "gradual", "--delta", "0.1"], "delta"),
         (["--stream", "gradual", "--severity", "3"], "--severity"),
         (["--model", "nothing"], "nothing"),
         (["--preset", "mars"], "mars"),

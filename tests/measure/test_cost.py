@@ -58,6 +58,20 @@ def batch(size: int = SIZE) -> Tensor:
 
 # Operations, forward and back.
 
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_batches_that_are_only_predicted_count_with_the_one_that_learns(every: int) -> None:
+    for taken in range(every):  # wherever in the turn the adapter is
+        model = adapter("tent", adapt_every=every)
+        for _ in range(taken):
+            model(batch())
+        assert flops(model, batch()) == round(SIZE * (FORWARD + BACK / every))
+        assert paper_flops(model, batch()) == SIZE * BATCH
+        assert flops(model, batch(), scale_to=600) == round(600 * (FORWARD + BACK / every))
+        # It also marks where it was once more, a few numbers.
+        assert peak_memory(model, batch()) == pytest.approx(peak_memory(adapter("tent"), batch()), rel=0.01)
+
+
 SAMPLING = 2 * 2 * FORWARD  # two steps, each forward and back to the image
 STEADY = {
     "source": FORWARD,

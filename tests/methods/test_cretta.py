@@ -315,9 +315,17 @@ def test_presets_have_the_papers_values() -> None:
 def test_the_fast_preset_takes_fewer_source_samples_and_no_second_look() -> None:
     plain = cretta.CreTTA(textbook.small_net(), buffer_of()).options
     fast = cretta.CreTTA(textbook.small_net(), buffer_of(), preset="fast").options
-    assert fast == dataclasses.replace(plain, source_fraction=0.25, predict="before")
+    assert fast == dataclasses.replace(plain, source_fraction=0.2, predict="before")
     buffer = cretta.SourceBuffer(textbook.source_images(16), augment="none")
-    assert sorted(counted(buffer, 3, 160, preset="fast")[-1]) == [(40, True), (160, False), (160, True)]
+    parts = [(52, False), (54, False), (54, False)]
+    assert sorted(counted(buffer, 3, 160, preset="fast")[-1]) == [(32, True), *parts, (160, True)]
+
+
+@pytest.mark.parametrize("without", [{"source": "target"}, {"objective": "target"}])
+@pytest.mark.parametrize("given", [{"lean": True}, {"source_fraction": 0.5}, {"preset": "fast"}])
+def test_options_of_the_buffers_samples_need_a_buffer(without: dict[str, Any], given: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=r"lean=.* and source_fraction=.* Leave them out"):
+        cretta.adapt(textbook.small_net(), "cretta", **without, **given)
 
 
 def test_keywords_override_a_preset() -> None:

@@ -23,6 +23,20 @@ def test_seeds_are_one_group_and_all_else_keeps_runs_apart() -> None:
     assert len(groups) == 3
 
 
+def test_a_preset_that_meant_something_else_is_told_apart() -> None:
+    same = {"model": "aa", "target": "bb", "corruptions": "generated", "source": "cc"}
+    groups = grouped(
+        [
+            made_result("cretta", preset="fast", materials=same | {"preset": meant})
+            for meant in ('{"source_fraction": 0.2}', '{"source_fraction": 0.25}')
+        ]
+    )
+    assert [group.label for group in groups] == [
+        'cretta preset={"source_fraction": 0.2}',
+        'cretta preset={"source_fraction": 0.25}',
+    ]
+
+
 def test_labels_tell_what_differs_and_nothing_more() -> None:
     groups = grouped(
         [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cretta import streams
+from cretta.buffer import SELECT
 from cretta.errors import OptionError
 from cretta.options import unknown
 
@@ -35,8 +36,8 @@ class Buffer:
     def __post_init__(self) -> None:
         if self.split not in ("train", "test"):
             raise unknown("split of a buffer", self.split, ("train", "test"))
-        if self.select not in ("random", "confident", "uncertain"):
-            raise unknown("selection of a buffer", self.select, ("random", "confident", "uncertain"))
+        if self.select not in SELECT:
+            raise unknown("selection of a buffer", self.select, SELECT)
         if isinstance(self.size, bool) or not self.size > 0 or (self.size >= 1 and self.size != int(self.size)):
             raise OptionError(f"size={self.size!r} of a buffer: give a share below 1, or a whole number of images.")
 

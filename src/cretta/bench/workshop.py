@@ -103,14 +103,15 @@ class Workshop:
 
     def buffer(self, run: Run) -> SourceBuffer | None:
         """The source images for the run; None where its method uses none."""
-        if not get(run.method).facts.source_data or dict(run.options).get("source") == "target":
+        if not _reads_source(run):
             return None
         plan = run.buffer
-        key = (plan.data or run.data, run.size, plan, run.seed, run.model if plan.select != "random" else "")
+        key = (run.data, run.size, plan, run.seed, run.model if plan.select != "random" else "")
         if key not in self._buffers:
             if len(self._buffers) >= BUFFERS:
                 self._buffers.popitem(last=False)
             self._buffers[key] = self._sampled(run, plan)
+        self._buffers.move_to_end(key)
         return self._buffers[key]
 
     def _sampled(self, run: Run, plan: Buffer) -> SourceBuffer:
@@ -169,7 +170,7 @@ class Workshop:
         method = get(run.method)
         if run.preset is not None:
             found["preset"] = json.dumps(method.preset_options(run.preset), sort_keys=True)
-        if method.facts.source_data:
+        if _reads_source(run):
             place = ("source", run.data, run.size, run.buffer.data, run.buffer.split)
             found["source"] = self._fingerprint(place, lambda: fingerprint(self._source(run)))
         return found
@@ -182,6 +183,10 @@ class Workshop:
         if place not in self._fingerprints:
             self._fingerprints[place] = compute()
         return self._fingerprints[place]
+
+
+def _reads_source(run: Run) -> bool:
+    return get(run.method).facts.source_data and dict(run.options).get("source") != "target"
 
 
 def _of_network(net: nn.Module) -> str:

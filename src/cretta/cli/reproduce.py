@@ -17,13 +17,12 @@ from cretta.cli.console import app, console, plain_errors, progress_bar, stoppin
 from cretta.cli.grids import STORE, duration, execute
 from cretta.errors import OptionError
 from cretta.options import unknown
+from cretta.report.charts import FORMATS as FIGURES
 from cretta.report.charts import write_chart
 from cretta.report.content import Chart, Table
 from cretta.report.page import write_page
 from cretta.report.tables import FORMATS, terminal, write_table
 from cretta.training import News
-
-FIGURES = ("png", "svg", "pdf")
 
 
 @app.command()

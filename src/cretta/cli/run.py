@@ -69,7 +69,11 @@ def run(
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="Named options.", show_default="the method's for the benchmark", rich_help_panel=METHODS),
+        typer.Option(
+            help="Named options, or several: cifar10+fast.",
+            show_default="the method's for the benchmark",
+            rich_help_panel=METHODS,
+        ),
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -154,9 +158,9 @@ def _streams(stream: str, delta: float | None, domains: list[str], severity: lis
             raise OptionError("--stream gradual: give a corruption to pass through, such as --shift fog.")
         levels = range(1, 6)
         ways = [(CLEAN, *(f"{each}/{level}" for level in levels), CLEAN) for each in corruptions]
-        return [{"stream": stream, "domains": way} for way in ways]
+        return [{"stream": stream, "delta": delta, "domains": way} for way in ways]
     if stream in ("continual", "mixed"):
-        return [{"stream": stream, "domains": tuple(domains)}]
+        return [{"stream": stream, "delta": delta, "domains": tuple(domains)}]
     return [{"stream": stream, "delta": delta, "domains": (domain,)} for domain in domains]
 
 
@@ -207,7 +211,7 @@ def summary(runs: list[Run], results: dict[Run, Result]) -> Table:
 
 
 def _where(run: Run) -> str:
-    domains = run.domains[0] if len(run.domains) == 1 else f"{len(run.domains)} domains, {run.domains[1]} first"
+    domains = run.domains[0] if len(run.domains) == 1 else f"{len(run.domains)} domains from {run.domains[0]} on"
     if run.stream == "gradual":
         domains = run.domains[1].partition("/")[0]
     told = run.stream if run.delta is None else f"{run.stream} δ={run.delta:g}"

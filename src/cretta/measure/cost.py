@@ -39,7 +39,8 @@ def measure_cost(adapter: Adapter[Any], batch: Tensor) -> Cost:
     A steady step is the one after next. By then all is there that a method computes once: energies E_φ(x_s) of the
     source samples it reads, EATA's Fisher information, TEA's first samples, the optimiser's moments. It is taken by a
     twin of the adapter, so that this one does not change by a bit. A step that a method leaves out costs no pass back:
-    measure with a batch of the stream, not with noise.
+    measure with a batch of the stream, not with noise. With ``adapt_every`` operations are the mean of as many
+    batches, one of which learns, and memory is the most that any of them takes.
     """
     total, forward = count_operations(adapter, batch)
     return Cost(total / 1e9, forward / 1e9, peak_memory(adapter, batch) / MEGABYTE)
@@ -66,8 +67,10 @@ def count_operations(
     """:func:`flops` and :func:`paper_flops` of the same step."""
     _check_scale(scale_to)
     # BatchNorm folded into a convolution would not be seen; the network is counted as it was given.
-    count = _Rehearsal(adapter, batch, steady, fuse=False, compile=None).operations()
-    return _scaled(count.total, batch, scale_to), _scaled(count.forward, batch, scale_to)
+    rehearsal = _Rehearsal(adapter, batch, steady, fuse=False, compile=None)
+    count, size = rehearsal.operations(), len(batch)
+    share = Fraction(size if scale_to is None else scale_to, size * rehearsal.batches)
+    return round(count.total * share), round(count.forward * share)
 
 
 def paper_flops(
@@ -119,6 +122,8 @@ class _Rehearsal:
             )
         self._adapter = _twin(adapter, **options)
         self._batch = batch
+        self.batches = self._adapter.options.adapt_every
+        """So many are taken each time; one of them learns."""
         if steady:
             self._take()
         self._state = self._adapter.state()
@@ -148,7 +153,8 @@ class _Rehearsal:
     def _take(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CollapseWarning)
-            self._adapter(self._batch)
+            for _ in range(self.batches):
+                self._adapter(self._batch)
 
     def _is_network(self, module: nn.Module) -> bool:
         return any(module is one.module for one in (self._adapter.model, *self._adapter._frozen.values()))
@@ -172,7 +178,3 @@ def _twin(adapter: Adapter[Any], **other: Any) -> Adapter[Any]:
 def _check_scale(scale_to: int | None) -> None:
     if scale_to is not None and (isinstance(scale_to, bool) or not isinstance(scale_to, int) or scale_to < 1):
         raise OptionError(f"scale_to={scale_to!r}: give a batch size, a whole number of at least 1, or None.")
-
-
-def _scaled(count: int, batch: Tensor, scale_to: int | None) -> int:
-    return count if scale_to is None else round(Fraction(count * scale_to, len(batch)))

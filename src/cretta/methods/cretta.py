@@ -12,13 +12,15 @@ from torch import Tensor
 from cretta import functional
 from cretta.adapter import Adapter
 from cretta.augment import AUGMENTATIONS
-from cretta.buffer import BLOCK
 from cretta.errors import OptionError
 from cretta.functional import energy
 from cretta.method import Facts, Objective, Options
 from cretta.norm import Role
 from cretta.options import choice, flag, number
 from cretta.reference import ReferenceEnergies
+
+CACHED = 64
+"""Samples that φ reads at once on a processor."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,11 @@ class CreTTA(Adapter[CreTTAOptions]):
         if self._residual:
             self.frozen(self._reference_statistics)
         if not self._reads_buffer:
+            if o.lean or o.source_fraction != 1:
+                raise OptionError(
+                    f"lean={o.lean} and source_fraction={o.source_fraction} say how samples of the buffer are read; "
+                    f"source={o.source!r} with objective={o.objective!r} reads none. Leave them out."
+                )
             return
         if self.buffer is None:
             raise OptionError(
@@ -177,10 +184,13 @@ class CreTTA(Adapter[CreTTAOptions]):
         return functional.contrastive_loss(logit), functional.gradient_weight(logit.detach())
 
     def _frozen_energy(self, x: Tensor, role: Role = "target") -> Tensor:
-        """E_φ; on a processor by parts that stay in its cache, where no sample minds its companions."""
+        """E_φ; on a processor by parts that stay in its cache, where no sample minds its companions.
+
+        As one whole for who reads no buffer: the network may take batches of one size only.
+        """
         network = self.frozen(self._reference_statistics)
-        alone = self._reference_statistics == "running" and x.device.type == "cpu"
-        parts = x.chunk(math.ceil(len(x) / BLOCK)) if alone else (x,)
+        alone = self._reads_buffer and self._reference_statistics == "running" and x.device.type == "cpu"
+        parts = x.chunk(math.ceil(len(x) / CACHED)) if alone else (x,)
         with torch.no_grad():
             return torch.cat([energy(network(part, role), self.options.temperature) for part in parts])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -214,15 +213,17 @@ def _labels(results: Sequence[Result], settings: Sequence[str]) -> list[str]:
         " ".join([method, *(f"{name}={_plain(each[name])}" for name in each if name in names - _usual(each))])
         for method, each, names in zip(methods, told, differing, strict=True)
     ]
-    # The same words may stand for other source images: then these tell.
+    # The same words may stand for other source images, or an older preset: then these tell.
     places = [
         (setting, tuple(result.run["domains"]), label)
         for setting, result, label in zip(settings, results, labels, strict=True)
     ]
-    alike = Counter(places)
+    materials = [_materials(result) for result in results]
+    told = [{name: each.get(name) for name in ("source", "preset")} for each in materials]
+    differing = _differing(told, [_text(place) for place in places])
     return [
-        f"{label} source={_materials(result).get('source')}" if alike[place] > 1 else label
-        for label, result, place in zip(labels, results, places, strict=True)
+        " ".join([label, *(f"{name}={each[name]}" for name in each if name in names)])
+        for label, each, names in zip(labels, told, differing, strict=True)
     ]
 
 
