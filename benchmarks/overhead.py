@@ -2,13 +2,14 @@
 
     python benchmarks/overhead.py [--images 1000] [--rounds 3]
 
-Two parts. What happens between steps (measuring each batch, building adapters, fetching images, writing a file for
-each run) is the time of a run less that of its steps, both of the same run: whether the machine was slow at the time
-makes no difference. The second batch of a run is slower, for its memory is metered: that is work for each operation,
+Two parts. What happens between steps (measuring each batch, resetting the adapter, fetching images, writing a file
+for each run) is the time of a run less that of its steps, both of the same run: whether the machine was slow then makes
+no difference. The second batch of a run is slower, for its memory is metered: that is work for each operation,
 whatever the size of the batch, and is taken from steps on a few images with and without, in turns. Comparing whole runs
 with plain loops in place of this cannot tell 2 %: on two busy cores the same loop takes 10 % more or less.
 
-The first run of a method also counts its operations, once; that is shown apart. Images are corrupted before.
+The first run of a method also counts its operations, once; that is shown apart. Images are corrupted and fingerprints
+taken before.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def main() -> None:
     fine = True
     for method in METHODS:
         run = dataclasses.replace(base, method=method)
-        workshop.domain(run, run.domains[0])
+        workshop.materials(run)
+        workshop.domain(run, run.domains[0]).batch(torch.arange(1))
         whole, steps = through_the_bench(run, workshop)
         first = whole - steps
         meter = of_the_meter(run, workshop)
