@@ -17,7 +17,7 @@ from cretta.options import unknown
 Scalar = str | int | float | bool | None | tuple[str, ...]
 
 STREAMS = ("iid", "ordered", "dirichlet", "continual", "gradual", "mixed")
-VERSION = 2
+VERSION = 3
 """Of what a run means: when results would change for the same description, this number does too."""
 
 
