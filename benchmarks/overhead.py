@@ -6,7 +6,7 @@ Two parts. What happens between steps (measuring each batch, resetting the adapt
 for each run) is the time of a run less that of its steps, both of the same run: whether the machine was slow then makes
 no difference. The second batch of a run is slower, for its memory is metered: that is work for each operation,
 whatever the size of the batch, and is taken from steps on a few images with and without, in turns. Comparing whole runs
-with plain loops in place of this cannot tell 2 %: on two busy cores the same loop takes 10 % more or less.
+with plain loops in place of this cannot tell so little: on shared cores no loop takes the same time twice.
 
 The first run of a method also counts its operations, once; that is shown apart. Images are corrupted and fingerprints
 taken before.

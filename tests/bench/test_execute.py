@@ -11,6 +11,7 @@ from PIL import Image
 from tiny import BASE, network
 
 import cretta
+from cretta import SourceBuffer
 from cretta.bench import BatchRow, Buffer, Run, Workshop
 from cretta.bench.execute import execute, operations_of
 from cretta.bench.fingerprint import fingerprint
@@ -234,6 +235,15 @@ def test_memory_is_that_of_a_batch_that_is_learnt_from() -> None:
     for run in (seldom, too_seldom):  # which learns from the first batch only
         assert execute(run, Workshop()).peak_bytes == pytest.approx(peak, rel=0.01)
     assert execute(dataclasses.replace(every_batch, method="bn_adapt"), Workshop()).peak_bytes < 0.9 * peak
+
+
+def test_foreign_images_are_drawn_for_each_benchmark_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take the size of the run's own images."""
+    workshop = Workshop()
+    monkeypatch.setattr(workshop, "_sampled", lambda run, plan: SourceBuffer(torch.rand(2, 3, 4, 4)))
+    foreign = dataclasses.replace(BASE, method="cretta", buffer=Buffer(data="imagenet", size=40))
+    buffers = [workshop.buffer(dataclasses.replace(foreign, data=data)) for data in ("cifar10", "pacs", "cifar10")]
+    assert buffers[0] is buffers[2] is not buffers[1]
 
 
 def test_runs_without_source_images_do_not_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
