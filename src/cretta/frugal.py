@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from cretta import native
+
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
@@ -23,9 +25,11 @@ def convolve(layer: Convolution, x: Tensor) -> Tensor:
     """``layer(x)``."""
     learns = layer.weight.requires_grad or (layer.bias is not None and layer.bias.requires_grad)
     batched = x.dim() == layer.weight.dim()
-    if learns or not batched or not (torch.is_grad_enabled() and x.requires_grad):
+    if learns or not batched:
         plain: Tensor = layer(x)
         return plain
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return _forward(layer, x)
     out: Tensor = _FrozenConvolution.apply(x, layer)  # type: ignore[no-untyped-call]
     return out
 
@@ -34,8 +38,11 @@ def normalise_and_rectify(layer: BatchNorm, x: Tensor) -> Tensor:
     """``relu(layer(x))``, for a layer that normalises with the batch's own statistics."""
     # The layer itself complains of wrong shapes and of batches too small to have statistics.
     usual = x.dim() > 1 and x.numel() > x.shape[1] == layer.num_features
-    if not usual or not torch.is_grad_enabled():
+    if not usual:
         return F.relu_(layer(x))
+    if not torch.is_grad_enabled():
+        fast = native.can_normalise(x, layer.weight, layer.bias)
+        return native.normalise(x, layer.weight, layer.bias, layer.eps)[0] if fast else F.relu_(layer(x))
     layer._check_input_dim(x)
     out: Tensor = _NormalisedRelu.apply(x, layer.weight, layer.bias, layer.eps)  # type: ignore[no-untyped-call]
     return out
@@ -53,6 +60,13 @@ def add(fresh: Tensor, other: Tensor) -> Tensor:
     return fresh.add_(other) if same else fresh + other
 
 
+def _forward(layer: Convolution, x: Tensor) -> Tensor:
+    if native.can_convolve(layer, x):
+        return native.convolve(x, layer.weight, layer.bias)
+    out: Tensor = layer(x)
+    return out
+
+
 class _FrozenConvolution(torch.autograd.Function):
     """A convolution that keeps its weight only."""
 
@@ -60,13 +74,16 @@ class _FrozenConvolution(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, layer: Convolution) -> Tensor:
         ctx.layer, ctx.shape = layer, x.shape
         ctx.layout = torch.channels_last if _channels_last(x) else torch.contiguous_format
-        out: Tensor = layer(x)
-        return out
+        return _forward(layer, x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         layer = ctx.layer
+        if ctx.layout == torch.channels_last:
+            gradient = gradient.contiguous(memory_format=ctx.layout)
+            if native.can_convolve(layer, gradient, back=True):
+                return native.convolve(gradient, layer.weight, back=True), None
         # Of the input only shape and layout are looked at. The CPU takes no memory that is not touched.
         shell = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout)
         none = [0] * len(layer.stride)
@@ -81,6 +98,11 @@ class _NormalisedRelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        ctx.native = native.can_normalise(x, weight, bias)
+        if ctx.native:
+            out, facts = native.normalise(x, weight, bias, eps)
+            ctx.save_for_backward(x, facts)
+            return out
         out, mean, deviation = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
         ctx.save_for_backward(x, weight, bias, mean, deviation)
         ctx.eps = eps
@@ -89,6 +111,8 @@ class _NormalisedRelu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        if ctx.native:
+            return *native.normalise_back(gradient, *ctx.saved_tensors), None
         x, weight, bias, mean, deviation = ctx.saved_tensors
         # `deviation` is its inverse.
         scale = weight * deviation

@@ -1,0 +1,419 @@
+/* The two layers that most of a step goes into, for x86-64 processors with AVX2 and FMA: 3 x 3 convolutions by
+ * Winograd's F(2 x 2, 3 x 3), which needs 16 products where the direct way needs 36, and BatchNorm by the batch's
+ * statistics with the ReLU after it, forward and back in as few passes over memory as there can be.
+ *
+ * Images are float32 and channels-last: pixel after pixel, and for each its channels. Results do not depend on the
+ * number of threads. Elsewhere this file compiles to a library that says it is not ready.
+ *
+ * Work is shared out through GOMP_parallel, which the caller hands over: PyTorch's own threads do it, for others beside
+ * them would wait for each other.
+ */
+
+#define INTERFACE 1
+
+#ifdef _WIN32
+#define PUBLIC __declspec(dllexport)
+#else
+#define PUBLIC __attribute__((visibility("default")))
+#endif
+
+PUBLIC int cretta_interface(void) { return INTERFACE; }
+
+#if !(defined(__x86_64__) && defined(__GNUC__))
+
+PUBLIC int cretta_ready(void) { return 0; }
+
+#else
+
+#include <immintrin.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* With AVX-512 PyTorch's convolutions have twice the width of these. */
+PUBLIC int cretta_ready(void) {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && !__builtin_cpu_supports("avx512f");
+}
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma")
+#endif
+
+typedef __m256 Eight;
+#define LOAD _mm256_loadu_ps
+#define STORE _mm256_storeu_ps
+#define ADD _mm256_add_ps
+#define SUB _mm256_sub_ps
+#define FMA _mm256_fmadd_ps
+#define ALL _mm256_set1_ps
+
+/* Threads. */
+
+typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
+
+typedef struct {
+    long next, count;
+    int failed;
+} Queue;
+
+static long take(Queue *queue) { return __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED); }
+
+static int run(Parallel parallel, long threads, void (*work)(void *), void *job, Queue *queue) {
+    if (queue->count < threads) threads = queue->count;
+    if (threads > 1 && parallel)
+        parallel(work, job, (unsigned)threads, 0);
+    else
+        work(job);
+    return queue->failed;
+}
+
+static float *numbers(long count) { return aligned_alloc(64, ((size_t)count * sizeof(float) + 63) / 64 * 64); }
+
+/* Convolution. */
+
+#define SIDE 16 /* products of a tile, 4 x 4 */
+#define ROWS 6  /* tiles multiplied at once */
+#define COLUMNS 16
+#define MOST 48 /* tiles whose products stay in the cache, a multiple of ROWS */
+
+typedef struct {
+    Queue queue;
+    const float *x, *u, *bias;
+    float *y;
+    long height, width, inputs, outputs, tiles, block;
+} Convolution;
+
+/* out[ROWS][COLUMNS] = a[ROWS][depth] b[depth][COLUMNS] */
+static inline void multiply(const float *restrict a, ptrdiff_t depth, const float *restrict b, float *restrict out) {
+    Eight s00 = {0}, s01 = {0}, s10 = {0}, s11 = {0}, s20 = {0}, s21 = {0};
+    Eight s30 = {0}, s31 = {0}, s40 = {0}, s41 = {0}, s50 = {0}, s51 = {0};
+    const float *late = a + 3 * depth;
+#define ROW(row, from)                            \
+    {                                             \
+        Eight one = _mm256_broadcast_ss(from);    \
+        s##row##0 = FMA(one, left, s##row##0);    \
+        s##row##1 = FMA(one, right, s##row##1);   \
+    }
+    for (ptrdiff_t i = 0; i < depth; i++, a++, late++, b += COLUMNS) {
+        Eight left = LOAD(b), right = LOAD(b + 8);
+        ROW(0, a)
+        ROW(1, a + depth)
+        ROW(2, a + 2 * depth)
+        ROW(3, late)
+        ROW(4, late + depth)
+        ROW(5, late + 2 * depth)
+    }
+#define KEEP(row) STORE(out + COLUMNS * row, s##row##0), STORE(out + COLUMNS * row + 8, s##row##1);
+    KEEP(0) KEEP(1) KEEP(2) KEEP(3) KEEP(4) KEEP(5)
+}
+
+typedef struct {
+    long image, row, column; /* of the tile's first pixel */
+} Place;
+
+static Place place(const Convolution *job, long tile) {
+    long across = (job->width + 1) / 2, down = (job->height + 1) / 2, rest = tile % (across * down);
+    return (Place){tile / (across * down), rest / across * 2, rest % across * 2};
+}
+
+/* v[SIDE][tiles][inputs] = B' d B of each tile; `step` lies between the products. */
+static void transform(const Convolution *job, long first, long count, const float *zeros, float *v, ptrdiff_t step) {
+    for (long tile = 0; tile < count; tile++) {
+        Place at = place(job, first + tile);
+        const float *pixel[SIDE];
+        for (int i = 0; i < SIDE; i++) {
+            long row = at.row + i / 4 - 1, column = at.column + i % 4 - 1;
+            int outside = row < 0 || column < 0 || row >= job->height || column >= job->width;
+            pixel[i] = outside ? zeros : job->x + ((at.image * job->height + row) * job->width + column) * job->inputs;
+        }
+        float *out = v + tile * job->inputs;
+        for (long channel = 0; channel < job->inputs; channel += 8) {
+            Eight half[SIDE];
+            for (int i = 0; i < 4; i++) {
+                Eight d0 = LOAD(pixel[i] + channel), d1 = LOAD(pixel[4 + i] + channel);
+                Eight d2 = LOAD(pixel[8 + i] + channel), d3 = LOAD(pixel[12 + i] + channel);
+                half[i] = SUB(d0, d2);
+                half[4 + i] = ADD(d1, d2);
+                half[8 + i] = SUB(d2, d1);
+                half[12 + i] = SUB(d1, d3);
+            }
+            for (int i = 0; i < 4; i++) {
+                Eight d0 = half[4 * i], d1 = half[4 * i + 1], d2 = half[4 * i + 2], d3 = half[4 * i + 3];
+                float *at_row = out + channel + 4 * i * step;
+                STORE(at_row, SUB(d0, d2));
+                STORE(at_row + step, ADD(d1, d2));
+                STORE(at_row + 2 * step, SUB(d2, d1));
+                STORE(at_row + 3 * step, SUB(d1, d3));
+            }
+        }
+    }
+}
+
+/* COLUMNS channels of y, from `channel` on, = A' m A of each tile. */
+static void restore(const Convolution *job, long first, long count, long channel, const float *m, ptrdiff_t step) {
+    for (long tile = 0; tile < count; tile++) {
+        Place at = place(job, first + tile);
+        float *out = job->y + ((at.image * job->height + at.row) * job->width + at.column) * job->outputs + channel;
+        long down = at.row + 1 < job->height ? 2 : 1, across = at.column + 1 < job->width ? 2 : 1;
+        for (int part = 0; part < COLUMNS; part += 8) {
+            const float *from = m + tile * COLUMNS + part;
+            Eight half[8], bias = job->bias ? LOAD(job->bias + channel + part) : ALL(0);
+            for (int i = 0; i < 4; i++) {
+                Eight m0 = LOAD(from + i * step), m1 = LOAD(from + (4 + i) * step);
+                Eight m2 = LOAD(from + (8 + i) * step), m3 = LOAD(from + (12 + i) * step);
+                half[i] = ADD(m0, ADD(m1, m2));
+                half[4 + i] = SUB(SUB(m1, m2), m3);
+            }
+            for (long i = 0; i < down; i++) {
+                Eight *h = half + 4 * i;
+                float *to = out + i * job->width * job->outputs + part;
+                STORE(to, ADD(bias, ADD(h[0], ADD(h[1], h[2]))));
+                if (across > 1) STORE(to + job->outputs, ADD(bias, SUB(SUB(h[1], h[2]), h[3])));
+            }
+        }
+    }
+}
+
+static void convolve(void *given) {
+    Convolution *job = given;
+    long inputs = job->inputs;
+    /* Sixteen blocks, a power of two apart, would fight for the same lines of the cache. */
+    ptrdiff_t v_step = job->block * inputs + 16, m_step = job->block * COLUMNS + 16;
+    float *v = numbers(SIDE * v_step), *m = numbers(SIDE * m_step), *zeros = numbers(inputs);
+    if (v && m && zeros) {
+        memset(v, 0, (size_t)(SIDE * v_step) * sizeof(float));
+        memset(zeros, 0, (size_t)inputs * sizeof(float));
+        for (long block; (block = take(&job->queue)) < job->queue.count;) {
+            long first = block * job->block, count = job->tiles - first;
+            if (count > job->block) count = job->block;
+            transform(job, first, count, zeros, v, v_step);
+            for (long channel = 0; channel < job->outputs; channel += COLUMNS) {
+                const float *u = job->u + channel * SIDE * inputs;
+                for (int i = 0; i < SIDE; i++)
+                    for (long tile = 0; tile < count; tile += ROWS)
+                        multiply(v + i * v_step + tile * inputs, inputs, u + i * inputs * COLUMNS,
+                                 m + i * m_step + tile * COLUMNS);
+                restore(job, first, count, channel, m, m_step);
+            }
+        }
+    } else {
+        job->queue.failed = 1;
+    }
+    free(v), free(m), free(zeros);
+}
+
+/* y[images][height][width][outputs] = x[images][height][width][inputs] * weight (+ bias), padded by one pixel.
+ *
+ * u[outputs / COLUMNS][SIDE][inputs][COLUMNS] is G w G' of the weight; `inputs` is a multiple of 8, `outputs` of COLUMNS.
+ * Returns whether memory ran out.
+ */
+PUBLIC int cretta_convolve(Parallel parallel, long threads, const float *x, const float *u, const float *bias, float *y,
+                           long images, long height, long width, long inputs, long outputs) {
+    long tiles = images * ((height + 1) / 2) * ((width + 1) / 2);
+    long share = ((tiles + threads - 1) / threads + ROWS - 1) / ROWS * ROWS, block = share < MOST ? share : MOST;
+    Convolution job = {{0, (tiles + block - 1) / block, 0}, x, u, bias, y, height, width, inputs, outputs, tiles, block};
+    return run(parallel, threads, convolve, &job, &job.queue);
+}
+
+/* BatchNorm and ReLU. */
+
+#define BLOCK 8192 /* numbers that stay in the first cache */
+
+typedef struct {
+    Queue queue;
+    const float *x, *mean, *scale, *shift, *gradient, *slope, *offset;
+    float *y;
+    double *sums; /* two for each block and channel */
+    long pixels, channels, block;
+} Norm;
+
+static Norm norm(long pixels, long channels) {
+    long block = BLOCK / channels > 8 ? BLOCK / channels : 8;
+    Norm job = {.pixels = pixels, .channels = channels, .block = block};
+    job.queue.count = (pixels + block - 1) / block;
+    return job;
+}
+
+static void widen(double *out, Eight values) {
+    _mm256_storeu_pd(out, _mm256_cvtps_pd(_mm256_castps256_ps128(values)));
+    _mm256_storeu_pd(out + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(values, 1)));
+}
+
+#define BLOCKS(job, block)                                                    \
+    for (long block; (block = take(&(job)->queue)) < (job)->queue.count;)
+
+static long pixels_of(const Norm *job, long block) {
+    long rest = job->pixels - block * job->block;
+    return rest < job->block ? rest : job->block;
+}
+
+/* Each block's means, and squares of what lies off them. */
+static void survey(void *given) {
+    Norm *job = given;
+    long channels = job->channels;
+    BLOCKS(job, block) {
+        long pixels = pixels_of(job, block);
+        const float *x = job->x + block * job->block * channels;
+        double *sums = job->sums + block * 2 * channels;
+        for (long channel = 0; channel < channels; channel += 8) {
+            Eight even = ALL(0), odd = ALL(0), squares = ALL(0), others = ALL(0);
+            long i = 0;
+            for (; i + 1 < pixels; i += 2) {
+                even = ADD(even, LOAD(x + i * channels + channel));
+                odd = ADD(odd, LOAD(x + (i + 1) * channels + channel));
+            }
+            if (i < pixels) even = ADD(even, LOAD(x + i * channels + channel));
+            Eight mean = _mm256_div_ps(ADD(even, odd), ALL((float)pixels));
+            for (i = 0; i + 1 < pixels; i += 2) {
+                Eight one = SUB(LOAD(x + i * channels + channel), mean);
+                Eight other = SUB(LOAD(x + (i + 1) * channels + channel), mean);
+                squares = FMA(one, one, squares);
+                others = FMA(other, other, others);
+            }
+            if (i < pixels) {
+                Eight one = SUB(LOAD(x + i * channels + channel), mean);
+                squares = FMA(one, one, squares);
+            }
+            widen(sums + channel, mean);
+            widen(sums + channels + channel, ADD(squares, others));
+        }
+    }
+}
+
+/* y = relu(x scale + shift) */
+static void rectify(void *given) {
+    Norm *job = given;
+    long channels = job->channels;
+    const Eight zero = ALL(0);
+    BLOCKS(job, block) {
+        long from = block * job->block * channels, pixels = pixels_of(job, block);
+        for (long i = 0; i < pixels; i++, from += channels)
+            for (long channel = 0; channel < channels; channel += 8) {
+                Eight x = FMA(LOAD(job->x + from + channel), LOAD(job->scale + channel), LOAD(job->shift + channel));
+                STORE(job->y + from + channel, _mm256_max_ps(zero, x)); /* the second where one is not a number */
+            }
+    }
+}
+
+/* What a ReLU lets through of the gradient, `x` being BatchNorm's input. */
+static inline Eight passed(Eight gradient, Eight x, Eight scale, Eight shift) {
+    Eight closed = _mm256_cmp_ps(FMA(x, scale, shift), ALL(0), _CMP_LE_OQ);
+    return _mm256_andnot_ps(closed, gradient);
+}
+
+/* Each block's sums of the gradient, and of its products with what lies off the mean. */
+static void gather(void *given) {
+    Norm *job = given;
+    long channels = job->channels;
+    BLOCKS(job, block) {
+        long from = block * job->block * channels, pixels = pixels_of(job, block);
+        double *sums = job->sums + block * 2 * channels;
+        for (long channel = 0; channel < channels; channel += 8) {
+            Eight mean = LOAD(job->mean + channel), scale = LOAD(job->scale + channel);
+            Eight shift = LOAD(job->shift + channel), sum = ALL(0), product = ALL(0);
+            const float *x = job->x + from + channel, *gradient = job->gradient + from + channel;
+            for (long i = 0; i < pixels; i++, x += channels, gradient += channels) {
+                Eight at = LOAD(x), g = passed(LOAD(gradient), at, scale, shift);
+                sum = ADD(sum, g);
+                product = FMA(g, SUB(at, mean), product);
+            }
+            widen(sums + channel, sum);
+            widen(sums + channels + channel, product);
+        }
+    }
+}
+
+/* y = gradient scale + (x slope + offset), the gradient as far as the ReLU lets it through */
+static void spread(void *given) {
+    Norm *job = given;
+    long channels = job->channels;
+    BLOCKS(job, block) {
+        long from = block * job->block * channels, pixels = pixels_of(job, block);
+        for (long i = 0; i < pixels; i++, from += channels)
+            for (long channel = 0; channel < channels; channel += 8) {
+                Eight x = LOAD(job->x + from + channel), scale = LOAD(job->scale + channel);
+                Eight g = passed(LOAD(job->gradient + from + channel), x, scale, LOAD(job->shift + channel));
+                Eight rest = FMA(x, LOAD(job->slope + channel), LOAD(job->offset + channel));
+                STORE(job->y + from + channel, FMA(g, scale, rest));
+            }
+    }
+}
+
+/* y = relu((x - mean) deviation weight + bias), with mean and inverse deviation of each channel, which are returned.
+ *
+ * `scale` and `shift` are returned too: y = relu(x scale + shift). `channels` is a multiple of 8.
+ */
+PUBLIC int cretta_normalise(Parallel parallel, long threads, const float *x, const float *weight, const float *bias,
+                            double eps, float *y, float *mean, float *deviation, float *scale, float *shift,
+                            long pixels, long channels) {
+    Norm job = norm(pixels, channels);
+    long blocks = job.queue.count;
+    job.sums = malloc((size_t)(blocks * 2 * channels) * sizeof(double));
+    if (!job.sums) return 1;
+    job.x = x, job.y = y, job.scale = scale, job.shift = shift;
+    run(parallel, threads, survey, &job, &job.queue);
+    for (long channel = 0; channel < channels; channel++) {
+        double sum = 0, squares = 0;
+        for (long i = 0; i < blocks; i++)
+            sum += job.sums[i * 2 * channels + channel] * (double)pixels_of(&job, i);
+        double centre = sum / (double)pixels;
+        for (long i = 0; i < blocks; i++) {
+            const double *of = job.sums + i * 2 * channels + channel;
+            squares += of[channels] + (of[0] - centre) * (of[0] - centre) * (double)pixels_of(&job, i);
+        }
+        double inverse = 1 / sqrt(squares / (double)pixels + eps);
+        mean[channel] = (float)centre;
+        deviation[channel] = (float)inverse;
+        scale[channel] = (float)(inverse * weight[channel]);
+        shift[channel] = (float)(bias[channel] - centre * inverse * weight[channel]);
+    }
+    free(job.sums);
+    job.queue.next = 0;
+    return run(parallel, threads, rectify, &job, &job.queue);
+}
+
+/* The gradients of that: of x into y, of weight and bias into `of_weight` and `of_bias`. */
+PUBLIC int cretta_normalise_back(Parallel parallel, long threads, const float *x, const float *gradient,
+                                 const float *mean, const float *deviation, const float *scale, const float *shift,
+                                 float *y, float *of_weight, float *of_bias, long pixels, long channels) {
+    Norm job = norm(pixels, channels);
+    long blocks = job.queue.count;
+    job.sums = malloc((size_t)(blocks * 2 * channels) * sizeof(double));
+    float *slope = numbers(2 * channels);
+    if (!job.sums || !slope) {
+        free(job.sums), free(slope);
+        return 1;
+    }
+    float *offset = slope + channels;
+    job.x = x, job.y = y, job.gradient = gradient, job.mean = mean, job.scale = scale, job.shift = shift;
+    job.slope = slope, job.offset = offset;
+    run(parallel, threads, gather, &job, &job.queue);
+    for (long channel = 0; channel < channels; channel++) {
+        double sum = 0, product = 0, inverse = deviation[channel];
+        for (long i = 0; i < blocks; i++) {
+            sum += job.sums[i * 2 * channels + channel];
+            product += job.sums[i * 2 * channels + channels + channel];
+        }
+        of_bias[channel] = (float)sum;
+        of_weight[channel] = (float)(product * inverse);
+        /* scale (g - mean(g) - (x - mean) inverse^2 mean(g (x - mean))) */
+        double steep = -scale[channel] * inverse * inverse * product / (double)pixels;
+        slope[channel] = (float)steep;
+        offset[channel] = (float)(-scale[channel] * sum / (double)pixels - steep * mean[channel]);
+    }
+    free(job.sums);
+    job.queue.next = 0;
+    run(parallel, threads, spread, &job, &job.queue);
+    free(slope);
+    return 0;
+}
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+
+#endif

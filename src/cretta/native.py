@@ -1,0 +1,173 @@
+"""The kernels of ``kernels.c``: what a step spends most of its time in, faster than PyTorch has it.
+
+They are compiled when the package is installed, if there is a C compiler, and used on x86-64 processors with AVX2 but
+no AVX-512, for float32 batches in channels-last. Everywhere else PyTorch's own operations do the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+LOG = logging.getLogger("cretta")
+FILE = Path(__file__).with_name("_kernels.so")
+INTERFACE = 1
+"""Of ``kernels.c``; a library left over from another version is not used."""
+COLUMNS = 16
+"""Channels that a convolution computes at once."""
+
+
+class Kernels:
+    """The compiled library, and PyTorch's threads to run it."""
+
+    def __init__(self, library: ctypes.CDLL, parallel: int | None) -> None:
+        self._library = library
+        self._parallel = ctypes.c_void_p(parallel)
+
+    def call(self, name: str, *arguments: Tensor | int | float | None) -> None:
+        """Runs one; tensors are handed over by where their numbers lie, whole numbers as ``long``."""
+        given = [_as_c(argument) for argument in (torch.get_num_threads(), *arguments)]
+        if getattr(self._library, name)(self._parallel, *given):
+            raise MemoryError(f"no memory was left for {name}")
+
+
+def _as_c(value: Tensor | int | float | None) -> ctypes.c_void_p | ctypes.c_long | ctypes.c_double:
+    if isinstance(value, Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    if value is None:
+        return ctypes.c_void_p(None)
+    return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_long(value)
+
+
+def _load(file: Path) -> Kernels | str:
+    """The library, or why there is none."""
+    if os.environ.get("CRETTA_KERNELS") == "off":
+        return "CRETTA_KERNELS=off is set"
+    if not file.exists():
+        return "they were not compiled: there was no C compiler when cretta was installed"
+    try:
+        library = ctypes.CDLL(str(file))
+        if library.cretta_interface() != INTERFACE:
+            return "they were compiled for another version of cretta; install it again"
+        if not library.cretta_ready():
+            return "this processor has no AVX2, or has AVX-512"
+        # PyTorch's build of GNU's OpenMP; its threads and others beside them would wait for each other.
+        parallel = ctypes.CDLL(None).GOMP_parallel
+    except (OSError, AttributeError, TypeError) as wrong:
+        return f"they could not be loaded: {wrong}"
+    return Kernels(library, ctypes.cast(parallel, ctypes.c_void_p).value)
+
+
+_found = _load(FILE)
+KERNELS: Kernels | None = _found if isinstance(_found, Kernels) else None
+MISSING: str | None = _found if isinstance(_found, str) else None
+"""Why there are no kernels, if there are none."""
+if MISSING is not None:
+    LOG.debug("no kernels of our own: %s", MISSING)
+
+
+def usable(x: Tensor) -> bool:
+    """Whether the kernels can read ``x``."""
+    return (
+        KERNELS is not None
+        and x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and x.dim() == 4
+        and x.numel() > 0
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and type(x) in (Tensor, nn.Parameter)
+    )
+
+
+# Convolutions.
+
+_G = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=torch.float64)
+_transformed: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""For each weight its version, and its transforms for the ways forward and back."""
+
+
+def can_convolve(layer: nn.Module, x: Tensor, *, back: bool = False) -> bool:
+    """Whether :func:`convolve` does what the frozen ``layer`` does to ``x``, or ``back`` to a gradient ``x``."""
+    return (
+        isinstance(layer, nn.Conv2d)
+        and layer.kernel_size == (3, 3)
+        and layer.stride == layer.padding == layer.dilation == (1, 1)
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and layer.in_channels % COLUMNS == layer.out_channels % COLUMNS == 0
+        and layer.weight.dtype == torch.float32
+        and layer.weight.device.type == "cpu"
+        and x.dim() == 4
+        and x.shape[1] == (layer.out_channels if back else layer.in_channels)
+        and usable(x)
+    )
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back: bool = False) -> Tensor:
+    """``F.conv2d(x, weight, bias, padding=1)``, or ``back`` what a gradient ``x`` of its output makes of its input's.
+
+    By Winograd's F(2 × 2, 3 × 3) (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016): 16
+    products for four pixels of a channel, where 36 are the direct way. Its rounding errors are no larger than those.
+    """
+    assert KERNELS is not None
+    inputs, outputs = weight.shape[:2] if back else (weight.shape[1], weight.shape[0])
+    images, _, height, width = x.shape
+    y = torch.empty((images, outputs, height, width), memory_format=torch.channels_last)
+    sizes = (images, height, width, inputs, outputs)
+    KERNELS.call("cretta_convolve", x, _transform(weight, back=back), bias, y, *sizes)
+    return y
+
+
+def _transform(weight: Tensor, *, back: bool) -> Tensor:
+    """G w Gᵀ in the kernels' order, computed once for a weight that does not change."""
+    version = 0 if weight.is_inference() else weight._version
+    kept = _transformed.get(weight)
+    if kept is None or kept[0] != (version, weight.data_ptr()):
+        kept = ((version, weight.data_ptr()), {})
+        _transformed[weight] = kept
+    if back not in kept[1]:
+        with torch.no_grad():
+            # Back, each input gathers from the outputs around it: the same with the weight turned round.
+            turned = weight.flip(2, 3).transpose(0, 1) if back else weight
+            products = torch.einsum("ai,kcij,bj->abck", _G, turned.double(), _G)
+            inputs, outputs = products.shape[2:]
+            panels = products.reshape(16, inputs, outputs // COLUMNS, COLUMNS).permute(2, 0, 1, 3)
+            kept[1][back] = panels.float().contiguous()
+    found: Tensor = kept[1][back]
+    return found
+
+
+# BatchNorm with the batch's statistics, and the ReLU after it.
+
+
+def can_normalise(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Whether :func:`normalise` can take these."""
+    plain = all(p.dtype == torch.float32 and p.device.type == "cpu" and p.is_contiguous() for p in (weight, bias))
+    return plain and usable(x) and x.shape[1] % 8 == 0
+
+
+def normalise(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """``relu(batch_norm(x))``, and what :func:`normalise_back` needs besides ``x``: a row for each quantity."""
+    assert KERNELS is not None
+    y = torch.empty_like(x)
+    facts = torch.empty(4, x.shape[1])
+    pixels = x.numel() // x.shape[1]
+    KERNELS.call("cretta_normalise", x, weight, bias, float(eps), y, *facts, pixels, x.shape[1])
+    return y, facts
+
+
+def normalise_back(gradient: Tensor, x: Tensor, facts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, weight and bias."""
+    assert KERNELS is not None
+    y = torch.empty_like(x)
+    slopes = torch.empty(2, x.shape[1])
+    pixels = x.numel() // x.shape[1]
+    gradient = gradient.contiguous(memory_format=torch.channels_last)
+    KERNELS.call("cretta_normalise_back", x, gradient, *facts, y, *slopes, pixels, x.shape[1])
+    return y, slopes[0], slopes[1]
