@@ -57,6 +57,18 @@ def of_batch(make: Callable[[], frugal.BatchNorm], device: str = "cpu") -> fruga
     return layer
 
 
+def of_training(make: Callable[[], frugal.BatchNorm], device: str = "cpu") -> frugal.BatchNorm:
+    """A layer that normalises with training's statistics, as it comes."""
+    layer = of_batch(make, device)
+    layer.track_running_stats = True
+    layer.running_mean = torch.linspace(-0.5, 0.5, layer.num_features, device=device, dtype=DOUBLE)
+    layer.running_var = torch.linspace(0.3, 2, layer.num_features, device=device, dtype=DOUBLE)
+    return layer
+
+
+STATISTICS = {"batch": of_batch, "training": of_training}
+
+
 def drawn(shape: tuple[int, ...], device: str = "cpu", *, channels_last: bool = False) -> Tensor:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE).to(device) + 0.3
     return x.contiguous(memory_format=torch.channels_last) if channels_last else x
@@ -174,10 +186,11 @@ def test_a_frozen_convolution_keeps_nothing_of_its_input() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.parametrize("case", NORMS)
-def test_batchnorm_and_relu_are_pytorchs(case: str, device: str) -> None:
+def test_batchnorm_and_relu_are_pytorchs(case: str, statistics: str, device: str) -> None:
     make, shape = NORMS[case]
-    layer = of_batch(make, device)
+    layer = STATISTICS[statistics](make, device)
     for channels_last in layouts(shape):
         x = drawn(shape, device, channels_last=channels_last)
         parameters: list[Tensor] = [layer.weight, layer.bias]
@@ -189,10 +202,11 @@ def test_batchnorm_and_relu_are_pytorchs(case: str, device: str) -> None:
             assert all(t.is_contiguous(memory_format=torch.channels_last) == channels_last for t in found[:2])
 
 
+@pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.parametrize("case", NORMS)
-def test_the_gradient_of_batchnorm_and_relu_is_their_slope(case: str) -> None:
+def test_the_gradient_of_batchnorm_and_relu_is_their_slope(case: str, statistics: str) -> None:
     make, shape = NORMS[case]
-    layer, x = of_batch(make), drawn(shape).requires_grad_(True)
+    layer, x = STATISTICS[statistics](make), drawn(shape).requires_grad_(True)
 
     def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         twin = copy.copy(layer)
@@ -203,9 +217,10 @@ def test_the_gradient_of_batchnorm_and_relu_is_their_slope(case: str) -> None:
     assert torch.autograd.gradcheck(function, given, atol=1e-4)
 
 
+@pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.parametrize("learning", [("weight",), ("bias",), ("x",), ("weight", "bias")])
-def test_only_the_gradients_asked_for_come_back(learning: tuple[str, ...]) -> None:
-    layer, x = of_batch(lambda: nn.BatchNorm2d(4)), drawn((3, 4, 5, 6))
+def test_only_the_gradients_asked_for_come_back(learning: tuple[str, ...], statistics: str) -> None:
+    layer, x = STATISTICS[statistics](lambda: nn.BatchNorm2d(4)), drawn((3, 4, 5, 6))
     layer.requires_grad_(False)
     everything = {"x": x, "weight": layer.weight, "bias": layer.bias}
     for name in learning:
@@ -216,8 +231,9 @@ def test_only_the_gradients_asked_for_come_back(learning: tuple[str, ...]) -> No
     assert_equal(list(found), list(expected))
 
 
-def test_without_gradients_the_input_stays_as_it_is() -> None:
-    layer, x = of_batch(lambda: nn.BatchNorm2d(4)), drawn((3, 4, 5, 6))
+@pytest.mark.parametrize("statistics", STATISTICS)
+def test_without_gradients_the_input_stays_as_it_is(statistics: str) -> None:
+    layer, x = STATISTICS[statistics](lambda: nn.BatchNorm2d(4)), drawn((3, 4, 5, 6))
     before = x.clone()
     with torch.no_grad():
         assert torch.equal(frugal.normalise_and_rectify(layer, x), F.relu(layer(x)))
@@ -226,14 +242,22 @@ def test_without_gradients_the_input_stays_as_it_is() -> None:
     assert torch.equal(x, before)
 
 
-def test_of_batchnorm_and_relu_the_input_is_kept_and_not_the_output() -> None:
-    layer, x = of_batch(lambda: nn.BatchNorm2d(4)), drawn((8, 4, 16, 16)).requires_grad_(True)
+@pytest.mark.parametrize("statistics", STATISTICS)
+def test_of_batchnorm_and_relu_the_input_is_kept_and_not_the_output(statistics: str) -> None:
+    layer, x = STATISTICS[statistics](lambda: nn.BatchNorm2d(4)), drawn((8, 4, 16, 16)).requires_grad_(True)
     known = list(layer.parameters())
     plain = kept(lambda: F.relu(layer(x)), *known)
     frugally = kept(lambda: frugal.normalise_and_rectify(layer, x), *known)
     large = [tensor for tensor in frugally if tensor.nbytes >= x.nbytes]
     assert [tensor.data_ptr() for tensor in large] == [x.data_ptr()]
     assert size(frugally) < size(plain) - 0.9 * x.nbytes
+
+
+def test_one_value_a_channel_will_do_with_statistics_of_training() -> None:
+    layer, x = of_training(lambda: nn.BatchNorm2d(4)), drawn((1, 4, 1, 1))
+    parameters: list[Tensor] = [layer.weight, layer.bias]
+    found = results(lambda x: frugal.normalise_and_rectify(layer, x), x, parameters)
+    assert_equal(found, results(lambda x: F.relu(layer(x)), x, parameters))
 
 
 def test_a_relu_exactly_at_zero_gives_no_gradient() -> None:

@@ -35,17 +35,18 @@ def convolve(layer: Convolution, x: Tensor) -> Tensor:
 
 
 def normalise_and_rectify(layer: BatchNorm, x: Tensor) -> Tensor:
-    """``relu(layer(x))``, for a layer that normalises with the batch's own statistics."""
+    """``relu(layer(x))``, for a layer that normalises with the batch's statistics or, asleep, with training's."""
     # The layer itself complains of wrong shapes and of batches too small to have statistics.
-    usual = x.dim() > 1 and x.numel() > x.shape[1] == layer.num_features
-    if not usual:
+    enough = x.numel() > (x.shape[1] if x.dim() > 1 and layer.running_mean is None else 0)
+    if x.dim() < 2 or x.shape[1] != layer.num_features or not enough:
         return F.relu_(layer(x))
-    if not torch.is_grad_enabled():
-        fast = native.can_normalise(x, layer.weight, layer.bias)
-        return native.normalise(x, layer.weight, layer.bias, layer.eps)[0] if fast else F.relu_(layer(x))
     layer._check_input_dim(x)
-    out: Tensor = _NormalisedRelu.apply(x, layer.weight, layer.bias, layer.eps)  # type: ignore[no-untyped-call]
-    return out
+    if torch.is_grad_enabled():
+        out: Tensor = _NormalisedRelu.apply(x, layer.weight, layer.bias, layer)  # type: ignore[no-untyped-call]
+        return out
+    if native.can_normalise(x, layer.weight, layer.bias):
+        return native.normalise(x, layer.weight, layer.bias, layer.eps, _of_training(layer))[0]
+    return F.relu_(layer(x))
 
 
 def rectify(x: Tensor) -> Tensor:
@@ -74,16 +75,16 @@ class _FrozenConvolution(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, layer: Convolution) -> Tensor:
         ctx.layer, ctx.shape = layer, x.shape
         ctx.layout = torch.channels_last if _channels_last(x) else torch.contiguous_format
+        ctx.native = native.can_convolve(layer, x)
         return _forward(layer, x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         layer = ctx.layer
-        if ctx.layout == torch.channels_last:
-            gradient = gradient.contiguous(memory_format=ctx.layout)
-            if native.can_convolve(layer, gradient, back=True):
-                return native.convolve(gradient, layer.weight, back=True), None
+        if ctx.native:
+            gradient = gradient.contiguous(memory_format=torch.channels_last)
+            return native.convolve(gradient, layer.weight, back=True), None
         # Of the input only shape and layout are looked at. The CPU takes no memory that is not touched.
         shell = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout)
         none = [0] * len(layer.stride)
@@ -94,25 +95,28 @@ class _FrozenConvolution(torch.autograd.Function):
 
 
 class _NormalisedRelu(torch.autograd.Function):
-    """ReLU after BatchNorm with the batch's statistics; keeps BatchNorm's input only."""
+    """ReLU after BatchNorm; keeps BatchNorm's input only."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        ctx.native = native.can_normalise(x, weight, bias)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: BatchNorm) -> Tensor:
+        given = _of_training(layer)
+        ctx.native, ctx.eps, ctx.given = native.can_normalise(x, weight, bias), layer.eps, given
         if ctx.native:
-            out, facts = native.normalise(x, weight, bias, eps)
+            out, facts = native.normalise(x, weight, bias, layer.eps, given)
             ctx.save_for_backward(x, facts)
             return out
-        out, mean, deviation = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
+        known = given or (None, None)
+        out, mean, deviation = torch.native_batch_norm(x, weight, bias, known[0], known[1], not given, 0.0, layer.eps)
+        if given:
+            mean, deviation = given[0], (given[1] + layer.eps).rsqrt()
         ctx.save_for_backward(x, weight, bias, mean, deviation)
-        ctx.eps = eps
         return out.relu_()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         if ctx.native:
-            return *native.normalise_back(gradient, *ctx.saved_tensors), None
+            return *native.normalise_back(gradient, *ctx.saved_tensors, given=ctx.given is not None), None
         x, weight, bias, mean, deviation = ctx.saved_tensors
         # `deviation` is its inverse.
         scale = weight * deviation
@@ -121,10 +125,17 @@ class _NormalisedRelu(torch.autograd.Function):
         before = torch.addcmul(shift.view(shape), x, scale.view(shape))
         gradient = torch.ops.aten.threshold_backward.grad_input(gradient, before, 0, grad_input=before)
         wanted = tuple(ctx.needs_input_grad[:3])
+        statistics = (*ctx.given, None, None) if ctx.given else (None, None, mean, deviation)
         found = torch.ops.aten.native_batch_norm_backward(
-            gradient, x, weight, None, None, mean, deviation, True, ctx.eps, wanted
+            gradient, x, weight, *statistics, not ctx.given, ctx.eps, wanted
         )
         return found[0], found[1], found[2], None
+
+
+def _of_training(layer: BatchNorm) -> tuple[Tensor, Tensor] | None:
+    """Means and variances that a layer was trained with, if it normalises with them."""
+    mean, variance = layer.running_mean, layer.running_var
+    return None if mean is None or variance is None else (mean, variance)
 
 
 def _channels_last(x: Tensor) -> bool:

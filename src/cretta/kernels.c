@@ -1,6 +1,6 @@
 /* The two layers that most of a step goes into, for x86-64 processors with AVX2 and FMA: 3 x 3 convolutions by
  * Winograd's F(2 x 2, 3 x 3), which needs 16 products where the direct way needs 36, and BatchNorm by the batch's
- * statistics with the ReLU after it, forward and back in as few passes over memory as there can be.
+ * statistics or training's with the ReLU after it, forward and back in few passes over memory.
  *
  * Images are float32 and channels-last: pixel after pixel, and for each its channels. Results do not depend on the
  * number of threads. Elsewhere this file compiles to a library that says it is not ready.
@@ -343,18 +343,14 @@ static void spread(void *given) {
     }
 }
 
-/* y = relu((x - mean) deviation weight + bias), with mean and inverse deviation of each channel, which are returned.
- *
- * `scale` and `shift` are returned too: y = relu(x scale + shift). `channels` is a multiple of 8.
- */
-PUBLIC int cretta_normalise(Parallel parallel, long threads, const float *x, const float *weight, const float *bias,
-                            double eps, float *y, float *mean, float *deviation, float *scale, float *shift,
-                            long pixels, long channels) {
+/* Means and inverse deviations of the channels; whether memory ran out. */
+static int measure(Parallel parallel, long threads, const float *x, double eps, float *mean, float *deviation,
+                   long pixels, long channels) {
     Norm job = norm(pixels, channels);
     long blocks = job.queue.count;
+    job.x = x;
     job.sums = malloc((size_t)(blocks * 2 * channels) * sizeof(double));
     if (!job.sums) return 1;
-    job.x = x, job.y = y, job.scale = scale, job.shift = shift;
     run(parallel, threads, survey, &job, &job.queue);
     for (long channel = 0; channel < channels; channel++) {
         double sum = 0, squares = 0;
@@ -365,30 +361,43 @@ PUBLIC int cretta_normalise(Parallel parallel, long threads, const float *x, con
             const double *of = job.sums + i * 2 * channels + channel;
             squares += of[channels] + (of[0] - centre) * (of[0] - centre) * (double)pixels_of(&job, i);
         }
-        double inverse = 1 / sqrt(squares / (double)pixels + eps);
         mean[channel] = (float)centre;
-        deviation[channel] = (float)inverse;
-        scale[channel] = (float)(inverse * weight[channel]);
-        shift[channel] = (float)(bias[channel] - centre * inverse * weight[channel]);
+        deviation[channel] = (float)(1 / sqrt(squares / (double)pixels + eps));
     }
     free(job.sums);
-    job.queue.next = 0;
+    return 0;
+}
+
+/* y = relu((x - mean) deviation weight + bias) = relu(x scale + shift); scale and shift are returned too.
+ *
+ * Mean and inverse deviation of each channel are the batch's, and returned, or `given`. `channels` is a multiple of 8.
+ */
+PUBLIC int cretta_normalise(Parallel parallel, long threads, const float *x, const float *weight, const float *bias,
+                            double eps, float *y, float *mean, float *deviation, float *scale, float *shift,
+                            long pixels, long channels, long given) {
+    if (!given && measure(parallel, threads, x, eps, mean, deviation, pixels, channels)) return 1;
+    for (long channel = 0; channel < channels; channel++) {
+        double steep = (double)deviation[channel] * weight[channel];
+        scale[channel] = (float)steep;
+        shift[channel] = (float)(bias[channel] - mean[channel] * steep);
+    }
+    Norm job = norm(pixels, channels);
+    job.x = x, job.y = y, job.scale = scale, job.shift = shift;
     return run(parallel, threads, rectify, &job, &job.queue);
 }
 
 /* The gradients of that: of x into y, of weight and bias into `of_weight` and `of_bias`. */
 PUBLIC int cretta_normalise_back(Parallel parallel, long threads, const float *x, const float *gradient,
                                  const float *mean, const float *deviation, const float *scale, const float *shift,
-                                 float *y, float *of_weight, float *of_bias, long pixels, long channels) {
+                                 float *y, float *of_weight, float *of_bias, long pixels, long channels, long given) {
     Norm job = norm(pixels, channels);
     long blocks = job.queue.count;
     job.sums = malloc((size_t)(blocks * 2 * channels) * sizeof(double));
-    float *slope = numbers(2 * channels);
+    float *slope = numbers(2 * channels), *offset = slope + channels;
     if (!job.sums || !slope) {
         free(job.sums), free(slope);
         return 1;
     }
-    float *offset = slope + channels;
     job.x = x, job.y = y, job.gradient = gradient, job.mean = mean, job.scale = scale, job.shift = shift;
     job.slope = slope, job.offset = offset;
     run(parallel, threads, gather, &job, &job.queue);
@@ -400,10 +409,10 @@ PUBLIC int cretta_normalise_back(Parallel parallel, long threads, const float *x
         }
         of_bias[channel] = (float)sum;
         of_weight[channel] = (float)(product * inverse);
-        /* scale (g - mean(g) - (x - mean) inverse^2 mean(g (x - mean))) */
-        double steep = -scale[channel] * inverse * inverse * product / (double)pixels;
+        /* Statistics of the batch move with it: scale (g - mean(g) - (x - mean) inverse^2 mean(g (x - mean))). */
+        double share = given ? 0 : scale[channel] / (double)pixels, steep = -share * inverse * inverse * product;
         slope[channel] = (float)steep;
-        offset[channel] = (float)(-scale[channel] * sum / (double)pixels - steep * mean[channel]);
+        offset[channel] = (float)(-share * sum - steep * mean[channel]);
     }
     free(job.sums);
     job.queue.next = 0;

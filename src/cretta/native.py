@@ -92,8 +92,8 @@ _transformed: WeakIdKeyDictionary = WeakIdKeyDictionary()
 """For each weight its version, and its transforms for the ways forward and back."""
 
 
-def can_convolve(layer: nn.Module, x: Tensor, *, back: bool = False) -> bool:
-    """Whether :func:`convolve` does what the frozen ``layer`` does to ``x``, or ``back`` to a gradient ``x``."""
+def can_convolve(layer: nn.Module, x: Tensor) -> bool:
+    """Whether :func:`convolve` does what the frozen ``layer`` does to ``x``, and to the gradient on its way back."""
     return (
         isinstance(layer, nn.Conv2d)
         and layer.kernel_size == (3, 3)
@@ -104,7 +104,7 @@ def can_convolve(layer: nn.Module, x: Tensor, *, back: bool = False) -> bool:
         and layer.weight.dtype == torch.float32
         and layer.weight.device.type == "cpu"
         and x.dim() == 4
-        and x.shape[1] == (layer.out_channels if back else layer.in_channels)
+        and x.shape[1] == layer.in_channels
         and usable(x)
     )
 
@@ -143,7 +143,7 @@ def _transform(weight: Tensor, *, back: bool) -> Tensor:
     return found
 
 
-# BatchNorm with the batch's statistics, and the ReLU after it.
+# BatchNorm and the ReLU after it.
 
 
 def can_normalise(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
@@ -152,22 +152,28 @@ def can_normalise(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     return plain and usable(x) and x.shape[1] % 8 == 0
 
 
-def normalise(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """``relu(batch_norm(x))``, and what :func:`normalise_back` needs besides ``x``: a row for each quantity."""
+def normalise(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, given: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """``relu(batch_norm(x))``, and what :func:`normalise_back` needs besides ``x``: a row for each quantity.
+
+    Means and variances are those ``given``, or of the batch.
+    """
     assert KERNELS is not None
-    y = torch.empty_like(x)
-    facts = torch.empty(4, x.shape[1])
-    pixels = x.numel() // x.shape[1]
-    KERNELS.call("cretta_normalise", x, weight, bias, float(eps), y, *facts, pixels, x.shape[1])
+    y, facts = torch.empty_like(x), torch.empty(4, x.shape[1])
+    if given is not None:
+        facts[0] = given[0]
+        facts[1] = (given[1] + eps).rsqrt()
+    sizes = (x.numel() // x.shape[1], x.shape[1], given is not None)
+    KERNELS.call("cretta_normalise", x, weight, bias, float(eps), y, *facts, *sizes)
     return y, facts
 
 
-def normalise_back(gradient: Tensor, x: Tensor, facts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, weight and bias."""
+def normalise_back(gradient: Tensor, x: Tensor, facts: Tensor, *, given: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, weight and bias; ``given`` says whether statistics were."""
     assert KERNELS is not None
-    y = torch.empty_like(x)
-    slopes = torch.empty(2, x.shape[1])
-    pixels = x.numel() // x.shape[1]
+    y, slopes = torch.empty_like(x), torch.empty(2, x.shape[1])
     gradient = gradient.contiguous(memory_format=torch.channels_last)
-    KERNELS.call("cretta_normalise_back", x, gradient, *facts, y, *slopes, pixels, x.shape[1])
+    sizes = (x.numel() // x.shape[1], x.shape[1], given)
+    KERNELS.call("cretta_normalise_back", x, gradient, *facts, y, *slopes, *sizes)
     return y, slopes[0], slopes[1]

@@ -144,7 +144,7 @@ def _spare(network: fx.GraphModule) -> int:
         before = _only_source(node)
         if _is_relu(node, layers):
             norm = _layer(before, layers, BATCH_NORMS)
-            if before is not None and norm is not None and norm.running_mean is None and norm.affine:
+            if before is not None and norm is not None and norm.affine and not norm.training:
                 _call(node, frugal.normalise_and_rectify, _get(network, node, before.target), before.args[0])
                 network.graph.erase_node(before)
                 changes += 1
