@@ -25,6 +25,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 import cretta
+from cretta import native
 from cretta.data import corrupt, embedded
 from cretta.measure import count_operations
 from cretta.measure.memory import peak_meter
@@ -324,6 +325,7 @@ def main() -> None:
     parser.add_argument("--without-tea", action="store_true")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
+    print(f"kernels of our own: {native.MISSING or 'in use, where the device is a processor'}")
     fine = True
     if arguments.network != "resnet":
         net: nn.Module = cretta.models.load("wrn-40-2-cifar10").eval().to(device)

@@ -41,9 +41,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     run = native.Kernels.call
 
-    def call(self: native.Kernels, name: str, *arguments: Any) -> None:
-        made.append(name)
-        run(self, name, *arguments)
+    def call(self: native.Kernels, name: str, *arguments: Any, label: str | None = None) -> None:
+        made.append(label or name)
+        run(self, name, *arguments, label=label)
 
     monkeypatch.setattr(native.Kernels, "call", call)
     return made
@@ -79,7 +79,7 @@ def test_convolution_is_pytorchs(shape: tuple[int, ...], bias: bool, calls: list
     found = frugal.convolve(layer, x)
     slope = drawn(*found.shape, seed=2)
     (back,) = torch.autograd.grad(found, x, slope)
-    assert calls == ["cretta_convolve"] * 2
+    assert calls == ["cretta_convolve", "cretta_convolve_back"]
     exact_x = x.detach().double().requires_grad_()
     exact = copy.deepcopy(layer).double()(exact_x)
     (exact_back,) = torch.autograd.grad(exact, exact_x, slope.double())
@@ -233,6 +233,38 @@ def test_norm_and_relu_are_pytorchs(shape: tuple[int, ...], centre: float, stati
 
 
 @needs_kernels
+@pytest.mark.parametrize("statistics", ["batch", "training"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_norm_relu_and_convolution_in_one_are_those_in_turn(bias: bool, statistics: str, calls: list[str]) -> None:
+    norm, layer, x = norm_of(16, statistics), layer_of(16, 32, bias), drawn(3, 16, 6, 5).requires_grad_()
+    learns = (x, norm.weight, norm.bias)
+    found = frugal.normalise_rectify_convolve(norm, layer, x)
+    slopes = torch.autograd.grad(found.square().sum(), learns)
+    # In one: had they been found in turn, two gradients would have been made, and two nodes of the graph.
+    assert found.grad_fn is not None
+    assert [type(node).__name__ for node, _ in found.grad_fn.next_functions if node] == ["AccumulateGrad"] * 3
+    assert calls == ["cretta_normalise", "cretta_convolve", "cretta_convolve_back", "cretta_normalise_back"]
+    in_turn = frugal.convolve(layer, frugal.normalise_and_rectify(norm, x))
+    assert torch.equal(found, in_turn)
+    for one, other in zip(slopes, torch.autograd.grad(in_turn.square().sum(), learns), strict=True):
+        assert torch.equal(one, other)
+    with torch.no_grad():
+        assert torch.equal(frugal.normalise_rectify_convolve(norm, layer, x), in_turn)
+
+
+@needs_kernels
+def test_norm_relu_and_a_convolution_that_learns() -> None:
+    norm, layer, x = norm_of(16), layer_of(16, 32).requires_grad_(), drawn(3, 16, 6, 5)
+    found = frugal.normalise_rectify_convolve(norm, layer, x)
+    expected = layer(F.relu(norm(x)))
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
+    (slope,) = torch.autograd.grad(found.square().sum(), layer.weight)
+    torch.testing.assert_close(
+        slope, torch.autograd.grad(expected.square().sum(), layer.weight)[0], rtol=1e-4, atol=1e-4
+    )
+
+
+@needs_kernels
 def test_one_pixel_alone_has_no_statistics(calls: list[str]) -> None:
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         frugal.normalise_and_rectify(norm_of(8), drawn(1, 8, 1, 1))
@@ -249,6 +281,14 @@ def test_what_is_no_number_comes_through() -> None:
 
 
 # When there are kernels.
+
+
+@needs_kernels
+def test_profilers_see_them() -> None:
+    layer, x = layer_of(16, 16), drawn(2, 16, 4, 4)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        frugal.convolve(layer, x.requires_grad_()).sum().backward()
+    assert {"cretta_convolve", "cretta_convolve_back"} <= {event.key for event in profile.key_averages()}
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
@@ -316,7 +356,8 @@ def test_an_adapter_computes_the_same_without_them(
     found = logits()
     assert "cretta_convolve" in calls
     assert "cretta_normalise" in calls
-    assert ("cretta_normalise_back" in calls) == (method not in ("source", "bn_adapt"))
+    for back in ("cretta_convolve_back", "cretta_normalise_back"):
+        assert (back in calls) == (method not in ("source", "bn_adapt"))
     calls.clear()
     monkeypatch.setattr(native, "KERNELS", None)
     plain = logits()

@@ -23,9 +23,7 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 def convolve(layer: Convolution, x: Tensor) -> Tensor:
     """``layer(x)``."""
-    learns = layer.weight.requires_grad or (layer.bias is not None and layer.bias.requires_grad)
-    batched = x.dim() == layer.weight.dim()
-    if learns or not batched:
+    if _learns(layer) or x.dim() != layer.weight.dim():
         plain: Tensor = layer(x)
         return plain
     if not (torch.is_grad_enabled() and x.requires_grad):
@@ -37,8 +35,7 @@ def convolve(layer: Convolution, x: Tensor) -> Tensor:
 def normalise_and_rectify(layer: BatchNorm, x: Tensor) -> Tensor:
     """``relu(layer(x))``, for a layer that normalises with the batch's statistics or, asleep, with training's."""
     # The layer itself complains of wrong shapes and of batches too small to have statistics.
-    enough = x.numel() > (x.shape[1] if x.dim() > 1 and layer.running_mean is None else 0)
-    if x.dim() < 2 or x.shape[1] != layer.num_features or not enough:
+    if not _normal(layer, x):
         return F.relu_(layer(x))
     layer._check_input_dim(x)
     if torch.is_grad_enabled():
@@ -47,6 +44,15 @@ def normalise_and_rectify(layer: BatchNorm, x: Tensor) -> Tensor:
     if native.can_normalise(x, layer.weight, layer.bias):
         return native.normalise(x, layer.weight, layer.bias, layer.eps, _of_training(layer))[0]
     return F.relu_(layer(x))
+
+
+def normalise_rectify_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> Tensor:
+    """``layer(relu(norm(x)))``."""
+    fast = native.can_convolve(layer, x) and native.can_normalise(x, norm.weight, norm.bias)
+    if fast and torch.is_grad_enabled() and not _learns(layer) and _normal(norm, x):
+        out: Tensor = _Block.apply(x, norm.weight, norm.bias, norm, layer)  # type: ignore[no-untyped-call]
+        return out
+    return convolve(layer, normalise_and_rectify(norm, x))
 
 
 def rectify(x: Tensor) -> Tensor:
@@ -59,6 +65,17 @@ def add(fresh: Tensor, other: Tensor) -> Tensor:
     tensors = isinstance(fresh, Tensor) and isinstance(other, Tensor)  # sizes are added too
     same = tensors and fresh.shape == other.shape and fresh.dtype == other.dtype
     return fresh.add_(other) if same else fresh + other
+
+
+def _learns(layer: Convolution) -> bool:
+    return layer.weight.requires_grad or (layer.bias is not None and layer.bias.requires_grad)
+
+
+def _normal(layer: BatchNorm, x: Tensor) -> bool:
+    """Whether ``layer`` will have nothing to say against ``x`` but for its rank."""
+    if x.dim() < 2 or x.shape[1] != layer.num_features:
+        return False
+    return x.numel() > (x.shape[1] if layer.running_mean is None else 0)
 
 
 def _forward(layer: Convolution, x: Tensor) -> Tensor:
@@ -130,6 +147,26 @@ class _NormalisedRelu(torch.autograd.Function):
             gradient, x, weight, *statistics, not ctx.given, ctx.eps, wanted
         )
         return found[0], found[1], found[2], None
+
+
+class _Block(torch.autograd.Function):
+    """A convolution after that, by kernels of our own; one gradient on the way back is written over the other."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, layer: Convolution) -> Tensor:
+        ctx.layer, given = layer, _of_training(norm)
+        ctx.given = given is not None
+        rectified, facts = native.normalise(x, weight, bias, norm.eps, given)
+        ctx.save_for_backward(x, facts)
+        return native.convolve(rectified, layer.weight, layer.bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        gradient = native.convolve(gradient, ctx.layer.weight, back=True)
+        found = native.normalise_back(gradient, *ctx.saved_tensors, given=ctx.given, into=gradient)
+        return *found, None, None
 
 
 def _of_training(layer: BatchNorm) -> tuple[Tensor, Tensor] | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 from torch.utils.weak import WeakIdKeyDictionary
 
 LOG = logging.getLogger("cretta")
@@ -30,10 +31,15 @@ class Kernels:
         self._library = library
         self._parallel = ctypes.c_void_p(parallel)
 
-    def call(self, name: str, *arguments: Tensor | int | float | None) -> None:
-        """Runs one; tensors are handed over by where their numbers lie, whole numbers as ``long``."""
+    def call(self, name: str, *arguments: Tensor | int | float | None, label: str | None = None) -> None:
+        """Runs one; tensors are handed over by where their numbers lie, whole numbers as ``long``.
+
+        Profilers see it by its ``label``, or else its name.
+        """
         given = [_as_c(argument) for argument in (torch.get_num_threads(), *arguments)]
-        if getattr(self._library, name)(self._parallel, *given):
+        with record_function(label or name):
+            failed = getattr(self._library, name)(self._parallel, *given)
+        if failed:
             raise MemoryError(f"no memory was left for {name}")
 
 
@@ -120,7 +126,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back: boo
     images, _, height, width = x.shape
     y = torch.empty((images, outputs, height, width), memory_format=torch.channels_last)
     sizes = (images, height, width, inputs, outputs)
-    KERNELS.call("cretta_convolve", x, _transform(weight, back=back), bias, y, *sizes)
+    label = "cretta_convolve_back" if back else None
+    KERNELS.call("cretta_convolve", x, _transform(weight, back=back), bias, y, *sizes, label=label)
     return y
 
 
@@ -169,10 +176,15 @@ def normalise(
     return y, facts
 
 
-def normalise_back(gradient: Tensor, x: Tensor, facts: Tensor, *, given: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, weight and bias; ``given`` says whether statistics were."""
+def normalise_back(
+    gradient: Tensor, x: Tensor, facts: Tensor, *, given: bool, into: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, weight and bias; ``given`` says whether statistics were.
+
+    That of x is written ``into`` the memory of another tensor in channels-last, ``gradient`` itself if you like.
+    """
     assert KERNELS is not None
-    y, slopes = torch.empty_like(x), torch.empty(2, x.shape[1])
+    y, slopes = torch.empty_like(x) if into is None else into, torch.empty(2, x.shape[1])
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     sizes = (x.numel() // x.shape[1], x.shape[1], given)
     KERNELS.call("cretta_normalise_back", x, gradient, *facts, y, *slopes, *sizes)

@@ -153,7 +153,13 @@ def _spare(network: fx.GraphModule) -> int:
                 changes += 1
         elif (convolution := _layer(node, layers, CONVOLUTIONS)) is not None:
             if convolution.padding_mode == "zeros" and not isinstance(convolution.padding, str):
-                _call(node, frugal.convolve, _get(network, node, node.target), node.args[0])
+                layer = _get(network, node, node.target)
+                if before is not None and before.target is frugal.normalise_and_rectify:
+                    norm, x = before.args
+                    _call(node, frugal.normalise_rectify_convolve, norm, layer, x)
+                    network.graph.erase_node(before)
+                else:
+                    _call(node, frugal.convolve, layer, node.args[0])
                 changes += 1
             fresh.add(node)
         elif _layer(node, layers, BATCH_NORMS) is not None:
