@@ -21,6 +21,8 @@ from cretta.norm import NormStatistics, StreamAverage, norm_parameter_names
 from cretta.rewrite import rewritten
 
 Way = Callable[[Any, Tensor], Any]
+WIDTH = 48
+"""Channels: so many images of three make as many, and kernels of our own take them by sixteen."""
 
 
 class Net(nn.Module):
@@ -29,11 +31,11 @@ class Net(nn.Module):
     def __init__(self, way: Way) -> None:
         super().__init__()
         self.way = way
-        self.conv1, self.bn1 = nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
-        self.conv2, self.bn2 = nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6)
-        self.conv3, self.bn3 = nn.Conv2d(6, 6, 1, bias=False), nn.BatchNorm2d(6)
+        self.conv1, self.bn1 = nn.Conv2d(3, WIDTH, 3, padding=1, bias=False), nn.BatchNorm2d(WIDTH)
+        self.conv2, self.bn2 = nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH)
+        self.conv3, self.bn3 = nn.Conv2d(WIDTH, WIDTH, 1, bias=False), nn.BatchNorm2d(WIDTH)
         self.relu, self.inplace = nn.ReLU(), nn.ReLU(inplace=True)
-        self.fc = nn.Linear(6, 5)
+        self.fc = nn.Linear(WIDTH, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.fc(self.way(self, x).mean((2, 3)))
@@ -59,7 +61,7 @@ def norm_used_twice_and_added(net: Any, x: Tensor) -> Any:
 
 def norm_used_after_its_sum(net: Any, x: Tensor) -> Any:
     normal = net.bn1(net.conv1(x))
-    total = normal + net.conv2(F.relu(x.repeat(1, 2, 1, 1)))
+    total = normal + net.conv2(F.relu(x.repeat(1, WIDTH // 3, 1, 1)))
     return torch.relu(total) - normal
 
 
@@ -101,7 +103,7 @@ def sum_with_itself(net: Any, x: Tensor) -> Any:
 def sum_in_place_of_what_is_used_again(net: Any, x: Tensor) -> Any:
     first = torch.sigmoid(net.bn1(net.conv1(x))).clone()
     second = first
-    second += net.bn2(net.conv2(torch.relu(x.repeat(1, 2, 1, 1))))
+    second += net.bn2(net.conv2(torch.relu(x.repeat(1, WIDTH // 3, 1, 1))))
     return torch.relu(second) - 2 * first
 
 
@@ -301,6 +303,22 @@ def test_a_network_that_does_not_learn_gives_the_same_logits(case: str, statisti
         with torch.no_grad():
             assert_close(network(x), module(x), 1e-5)
         assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("statistics", ["batch", "running"])
+def test_what_is_written_into_after_its_norm_and_before_a_convolution(statistics: str) -> None:
+    def way(net: Any, x: Tensor) -> Any:
+        out = net.conv1(x)
+        normal = torch.relu(net.bn1(out))
+        out += 1
+        return net.conv2(normal) + out
+
+    module = share(built(way)())
+    NormStatistics(module, statistics, 0.1, StreamAverage())
+    network, x = rewritten(module, learns=False), image_batch(True)
+    assert network is not None
+    with torch.no_grad():
+        assert_close(network(x), module(x), 1e-5)
 
 
 @pytest.mark.parametrize("statistics", ["batch", "running"])

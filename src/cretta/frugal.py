@@ -26,9 +26,11 @@ def convolve(layer: Convolution, x: Tensor) -> Tensor:
     if _learns(layer) or x.dim() != layer.weight.dim():
         plain: Tensor = layer(x)
         return plain
-    if not (torch.is_grad_enabled() and x.requires_grad):
-        return _forward(layer, x)
-    out: Tensor = _FrozenConvolution.apply(x, layer)  # type: ignore[no-untyped-call]
+    if torch.is_grad_enabled() and x.requires_grad:
+        out: Tensor = _FrozenConvolution.apply(x, layer)  # type: ignore[no-untyped-call]
+    else:
+        fast = native.can_convolve(layer, x)
+        out = native.convolve(x, layer.weight, layer.bias) if fast else layer(x)
     return out
 
 
@@ -50,6 +52,7 @@ def normalise_rectify_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -
     """``layer(relu(norm(x)))``."""
     fast = native.can_convolve(layer, x) and native.can_normalise(x, norm.weight, norm.bias)
     if fast and torch.is_grad_enabled() and not _learns(layer) and _normal(norm, x):
+        norm._check_input_dim(x)
         out: Tensor = _Block.apply(x, norm.weight, norm.bias, norm, layer)  # type: ignore[no-untyped-call]
         return out
     return convolve(layer, normalise_and_rectify(norm, x))
@@ -78,13 +81,6 @@ def _normal(layer: BatchNorm, x: Tensor) -> bool:
     return x.numel() > (x.shape[1] if layer.running_mean is None else 0)
 
 
-def _forward(layer: Convolution, x: Tensor) -> Tensor:
-    if native.can_convolve(layer, x):
-        return native.convolve(x, layer.weight, layer.bias)
-    out: Tensor = layer(x)
-    return out
-
-
 class _FrozenConvolution(torch.autograd.Function):
     """A convolution that keeps its weight only."""
 
@@ -93,7 +89,8 @@ class _FrozenConvolution(torch.autograd.Function):
         ctx.layer, ctx.shape = layer, x.shape
         ctx.layout = torch.channels_last if _channels_last(x) else torch.contiguous_format
         ctx.native = native.can_convolve(layer, x)
-        return _forward(layer, x)
+        out: Tensor = native.convolve(x, layer.weight, layer.bias) if ctx.native else layer(x)
+        return out
 
     @staticmethod
     @once_differentiable

@@ -9,19 +9,12 @@
  * them would wait for each other.
  */
 
-#define INTERFACE 1
-
-#ifdef _WIN32
-#define PUBLIC __declspec(dllexport)
-#else
-#define PUBLIC __attribute__((visibility("default")))
-#endif
-
-PUBLIC int cretta_interface(void) { return INTERFACE; }
+/* A checksum of this file, so that a library of another one is not mistaken for its. */
+unsigned cretta_interface(void) { return INTERFACE; }
 
 #if !(defined(__x86_64__) && defined(__GNUC__))
 
-PUBLIC int cretta_ready(void) { return 0; }
+int cretta_ready(void) { return 0; }
 
 #else
 
@@ -31,10 +24,11 @@ PUBLIC int cretta_ready(void) { return 0; }
 #include <stdlib.h>
 #include <string.h>
 
-/* With AVX-512 PyTorch's convolutions have twice the width of these. */
-PUBLIC int cretta_ready(void) {
+/* 0: this processor cannot run it; 1: it can, but PyTorch's convolutions have twice the width of these; 2: it can. */
+int cretta_ready(void) {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && !__builtin_cpu_supports("avx512f");
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+    return __builtin_cpu_supports("avx512f") ? 1 : 2;
 }
 
 #ifdef __clang__
@@ -57,18 +51,21 @@ typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
 
 typedef struct {
     long next, count;
-    int failed;
 } Queue;
 
 static long take(Queue *queue) { return __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED); }
 
+#define EACH(block, queue) for (long block; (block = take(queue)) < (queue)->count;)
+
+/* Lets threads work until the queue is empty. Whether it is not: they leave when memory runs out. */
 static int run(Parallel parallel, long threads, void (*work)(void *), void *job, Queue *queue) {
+    queue->next = 0;
     if (queue->count < threads) threads = queue->count;
-    if (threads > 1 && parallel)
+    if (threads > 1)
         parallel(work, job, (unsigned)threads, 0);
     else
         work(job);
-    return queue->failed;
+    return queue->next < queue->count;
 }
 
 static float *numbers(long count) { return aligned_alloc(64, ((size_t)count * sizeof(float) + 63) / 64 * 64); }
@@ -178,8 +175,8 @@ static void restore(const Convolution *job, long first, long count, long channel
     }
 }
 
-static void convolve(void *given) {
-    Convolution *job = given;
+static void convolve(void *mine) {
+    Convolution *job = mine;
     long inputs = job->inputs;
     /* Sixteen blocks, a power of two apart, would fight for the same lines of the cache. */
     ptrdiff_t v_step = job->block * inputs + 16, m_step = job->block * COLUMNS + 16;
@@ -187,7 +184,7 @@ static void convolve(void *given) {
     if (v && m && zeros) {
         memset(v, 0, (size_t)(SIDE * v_step) * sizeof(float));
         memset(zeros, 0, (size_t)inputs * sizeof(float));
-        for (long block; (block = take(&job->queue)) < job->queue.count;) {
+        EACH(block, &job->queue) {
             long first = block * job->block, count = job->tiles - first;
             if (count > job->block) count = job->block;
             transform(job, first, count, zeros, v, v_step);
@@ -200,8 +197,6 @@ static void convolve(void *given) {
                 restore(job, first, count, channel, m, m_step);
             }
         }
-    } else {
-        job->queue.failed = 1;
     }
     free(v), free(m), free(zeros);
 }
@@ -209,13 +204,13 @@ static void convolve(void *given) {
 /* y[images][height][width][outputs] = x[images][height][width][inputs] * weight (+ bias), padded by one pixel.
  *
  * u[outputs / COLUMNS][SIDE][inputs][COLUMNS] is G w G' of the weight; `inputs` is a multiple of 8, `outputs` of COLUMNS.
- * Returns whether memory ran out.
+ * Returns, as all here do, whether memory ran out.
  */
-PUBLIC int cretta_convolve(Parallel parallel, long threads, const float *x, const float *u, const float *bias, float *y,
+int cretta_convolve(Parallel parallel, long threads, const float *x, const float *u, const float *bias, float *y,
                            long images, long height, long width, long inputs, long outputs) {
     long tiles = images * ((height + 1) / 2) * ((width + 1) / 2);
     long share = ((tiles + threads - 1) / threads + ROWS - 1) / ROWS * ROWS, block = share < MOST ? share : MOST;
-    Convolution job = {{0, (tiles + block - 1) / block, 0}, x, u, bias, y, height, width, inputs, outputs, tiles, block};
+    Convolution job = {{0, (tiles + block - 1) / block}, x, u, bias, y, height, width, inputs, outputs, tiles, block};
     return run(parallel, threads, convolve, &job, &job.queue);
 }
 
@@ -243,19 +238,16 @@ static void widen(double *out, Eight values) {
     _mm256_storeu_pd(out + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(values, 1)));
 }
 
-#define BLOCKS(job, block)                                                    \
-    for (long block; (block = take(&(job)->queue)) < (job)->queue.count;)
-
 static long pixels_of(const Norm *job, long block) {
     long rest = job->pixels - block * job->block;
     return rest < job->block ? rest : job->block;
 }
 
 /* Each block's means, and squares of what lies off them. */
-static void survey(void *given) {
-    Norm *job = given;
+static void survey(void *mine) {
+    Norm *job = mine;
     long channels = job->channels;
-    BLOCKS(job, block) {
+    EACH(block, &job->queue) {
         long pixels = pixels_of(job, block);
         const float *x = job->x + block * job->block * channels;
         double *sums = job->sums + block * 2 * channels;
@@ -285,11 +277,11 @@ static void survey(void *given) {
 }
 
 /* y = relu(x scale + shift) */
-static void rectify(void *given) {
-    Norm *job = given;
+static void rectify(void *mine) {
+    Norm *job = mine;
     long channels = job->channels;
     const Eight zero = ALL(0);
-    BLOCKS(job, block) {
+    EACH(block, &job->queue) {
         long from = block * job->block * channels, pixels = pixels_of(job, block);
         for (long i = 0; i < pixels; i++, from += channels)
             for (long channel = 0; channel < channels; channel += 8) {
@@ -306,10 +298,10 @@ static inline Eight passed(Eight gradient, Eight x, Eight scale, Eight shift) {
 }
 
 /* Each block's sums of the gradient, and of its products with what lies off the mean. */
-static void gather(void *given) {
-    Norm *job = given;
+static void gather(void *mine) {
+    Norm *job = mine;
     long channels = job->channels;
-    BLOCKS(job, block) {
+    EACH(block, &job->queue) {
         long from = block * job->block * channels, pixels = pixels_of(job, block);
         double *sums = job->sums + block * 2 * channels;
         for (long channel = 0; channel < channels; channel += 8) {
@@ -327,18 +319,20 @@ static void gather(void *given) {
     }
 }
 
-/* y = gradient scale + (x slope + offset), the gradient as far as the ReLU lets it through */
-static void spread(void *given) {
-    Norm *job = given;
+/* y = gradient scale + (x slope + offset), the gradient as far as the ReLU lets it through; or without the bracket. */
+static void spread(void *mine) {
+    Norm *job = mine;
     long channels = job->channels;
-    BLOCKS(job, block) {
+    EACH(block, &job->queue) {
         long from = block * job->block * channels, pixels = pixels_of(job, block);
         for (long i = 0; i < pixels; i++, from += channels)
             for (long channel = 0; channel < channels; channel += 8) {
                 Eight x = LOAD(job->x + from + channel), scale = LOAD(job->scale + channel);
                 Eight g = passed(LOAD(job->gradient + from + channel), x, scale, LOAD(job->shift + channel));
-                Eight rest = FMA(x, LOAD(job->slope + channel), LOAD(job->offset + channel));
-                STORE(job->y + from + channel, FMA(g, scale, rest));
+                Eight out = _mm256_mul_ps(g, scale);
+                if (job->slope)
+                    out = FMA(g, scale, FMA(x, LOAD(job->slope + channel), LOAD(job->offset + channel)));
+                STORE(job->y + from + channel, out);
             }
     }
 }
@@ -372,7 +366,7 @@ static int measure(Parallel parallel, long threads, const float *x, double eps, 
  *
  * Mean and inverse deviation of each channel are the batch's, and returned, or `given`. `channels` is a multiple of 8.
  */
-PUBLIC int cretta_normalise(Parallel parallel, long threads, const float *x, const float *weight, const float *bias,
+int cretta_normalise(Parallel parallel, long threads, const float *x, const float *weight, const float *bias,
                             double eps, float *y, float *mean, float *deviation, float *scale, float *shift,
                             long pixels, long channels, long given) {
     if (!given && measure(parallel, threads, x, eps, mean, deviation, pixels, channels)) return 1;
@@ -387,19 +381,19 @@ PUBLIC int cretta_normalise(Parallel parallel, long threads, const float *x, con
 }
 
 /* The gradients of that: of x into y, of weight and bias into `of_weight` and `of_bias`. */
-PUBLIC int cretta_normalise_back(Parallel parallel, long threads, const float *x, const float *gradient,
+int cretta_normalise_back(Parallel parallel, long threads, const float *x, const float *gradient,
                                  const float *mean, const float *deviation, const float *scale, const float *shift,
                                  float *y, float *of_weight, float *of_bias, long pixels, long channels, long given) {
     Norm job = norm(pixels, channels);
     long blocks = job.queue.count;
     job.sums = malloc((size_t)(blocks * 2 * channels) * sizeof(double));
-    float *slope = numbers(2 * channels), *offset = slope + channels;
-    if (!job.sums || !slope) {
-        free(job.sums), free(slope);
+    float *slope = numbers(channels), *offset = numbers(channels);
+    if (!job.sums || !slope || !offset) {
+        free(job.sums), free(slope), free(offset);
         return 1;
     }
     job.x = x, job.y = y, job.gradient = gradient, job.mean = mean, job.scale = scale, job.shift = shift;
-    job.slope = slope, job.offset = offset;
+    if (!given) job.slope = slope, job.offset = offset; /* statistics of the batch move with it */
     run(parallel, threads, gather, &job, &job.queue);
     for (long channel = 0; channel < channels; channel++) {
         double sum = 0, product = 0, inverse = deviation[channel];
@@ -409,15 +403,14 @@ PUBLIC int cretta_normalise_back(Parallel parallel, long threads, const float *x
         }
         of_bias[channel] = (float)sum;
         of_weight[channel] = (float)(product * inverse);
-        /* Statistics of the batch move with it: scale (g - mean(g) - (x - mean) inverse^2 mean(g (x - mean))). */
-        double share = given ? 0 : scale[channel] / (double)pixels, steep = -share * inverse * inverse * product;
+        /* scale (g - mean(g) - (x - mean) inverse^2 mean(g (x - mean))) */
+        double share = scale[channel] / (double)pixels, steep = -share * inverse * inverse * product;
         slope[channel] = (float)steep;
         offset[channel] = (float)(-share * sum - steep * mean[channel]);
     }
     free(job.sums);
-    job.queue.next = 0;
     run(parallel, threads, spread, &job, &job.queue);
-    free(slope);
+    free(slope), free(offset);
     return 0;
 }
 

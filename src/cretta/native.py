@@ -1,7 +1,8 @@
 """The kernels of ``kernels.c``: what a step spends most of its time in, faster than PyTorch has it.
 
-They are compiled when the package is installed, if there is a C compiler, and used on x86-64 processors with AVX2 but
-no AVX-512, for float32 batches in channels-last. Everywhere else PyTorch's own operations do the work.
+They are compiled when the package is installed on Linux, if there is a C compiler, and used on x86-64 processors with
+AVX2 but no AVX-512, for float32 batches in channels-last. Everywhere else PyTorch's own operations do the work.
+``CRETTA_KERNELS=off`` in the environment turns them off; ``on`` uses them with AVX-512 too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import zlib
 from pathlib import Path
 
 import torch
@@ -18,8 +20,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 LOG = logging.getLogger("cretta")
 FILE = Path(__file__).with_name("_kernels.so")
-INTERFACE = 1
-"""Of ``kernels.c``; a library left over from another version is not used."""
 COLUMNS = 16
 """Channels that a convolution computes at once."""
 
@@ -45,32 +45,41 @@ class Kernels:
 
 def _as_c(value: Tensor | int | float | None) -> ctypes.c_void_p | ctypes.c_long | ctypes.c_double:
     if isinstance(value, Tensor):
+        if not _plain(value):
+            raise RuntimeError(f"a kernel was given {type(value).__name__} of {value.dtype} on {value.device}")
         return ctypes.c_void_p(value.data_ptr())
     if value is None:
         return ctypes.c_void_p(None)
     return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_long(value)
 
 
-def _load(file: Path) -> Kernels | str:
+def _plain(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.device.type == "cpu" and type(x) in (Tensor, nn.Parameter)
+
+
+def _load(file: Path, wanted: str | None) -> Kernels | str:
     """The library, or why there is none."""
-    if os.environ.get("CRETTA_KERNELS") == "off":
+    if wanted == "off":
         return "CRETTA_KERNELS=off is set"
     if not file.exists():
-        return "they were not compiled: there was no C compiler when cretta was installed"
+        return "they were not compiled when cretta was installed: that takes Linux on x86-64 and a C compiler"
     try:
         library = ctypes.CDLL(str(file))
-        if library.cretta_interface() != INTERFACE:
+        interface = library.cretta_interface
+        interface.restype = ctypes.c_uint
+        if interface() != zlib.crc32(Path(__file__).with_name("kernels.c").read_bytes()):
             return "they were compiled for another version of cretta; install it again"
-        if not library.cretta_ready():
-            return "this processor has no AVX2, or has AVX-512"
+        ready = library.cretta_ready()
+        if ready == 0 or (ready == 1 and wanted != "on"):
+            return "this processor has no AVX2" if ready == 0 else "PyTorch makes use of this processor's AVX-512"
         # PyTorch's build of GNU's OpenMP; its threads and others beside them would wait for each other.
         parallel = ctypes.CDLL(None).GOMP_parallel
-    except (OSError, AttributeError, TypeError) as wrong:
+    except (OSError, AttributeError) as wrong:
         return f"they could not be loaded: {wrong}"
     return Kernels(library, ctypes.cast(parallel, ctypes.c_void_p).value)
 
 
-_found = _load(FILE)
+_found = _load(FILE, os.environ.get("CRETTA_KERNELS"))
 KERNELS: Kernels | None = _found if isinstance(_found, Kernels) else None
 MISSING: str | None = _found if isinstance(_found, str) else None
 """Why there are no kernels, if there are none."""
@@ -78,40 +87,38 @@ if MISSING is not None:
     LOG.debug("no kernels of our own: %s", MISSING)
 
 
-def usable(x: Tensor) -> bool:
-    """Whether the kernels can read ``x``."""
+def _usable(x: Tensor, *vectors: Tensor | None) -> bool:
+    """Whether the kernels can read a batch, and numbers for each of some channels."""
     return (
         KERNELS is not None
-        and x.device.type == "cpu"
-        and x.dtype == torch.float32
+        and _plain(x)
         and x.dim() == 4
         and x.numel() > 0
         and x.is_contiguous(memory_format=torch.channels_last)
-        and type(x) in (Tensor, nn.Parameter)
+        and all(vector is None or (_plain(vector) and vector.is_contiguous()) for vector in vectors)
     )
 
 
 # Convolutions.
 
-_G = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=torch.float64)
+_G = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=torch.float64, device="cpu")
 _transformed: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""For each weight its version, and its transforms for the ways forward and back."""
+"""For each weight as which it was transformed, and its transforms for the ways forward and back."""
 
 
 def can_convolve(layer: nn.Module, x: Tensor) -> bool:
     """Whether :func:`convolve` does what the frozen ``layer`` does to ``x``, and to the gradient on its way back."""
     return (
         isinstance(layer, nn.Conv2d)
-        and layer.kernel_size == (3, 3)
         and layer.stride == layer.padding == layer.dilation == (1, 1)
         and layer.groups == 1
         and layer.padding_mode == "zeros"
-        and layer.in_channels % COLUMNS == layer.out_channels % COLUMNS == 0
-        and layer.weight.dtype == torch.float32
-        and layer.weight.device.type == "cpu"
-        and x.dim() == 4
-        and x.shape[1] == layer.in_channels
-        and usable(x)
+        and _usable(x, layer.bias)
+        and _plain(layer.weight)
+        and not layer.weight.is_inference()
+        and layer.weight.shape[1:] == (x.shape[1], 3, 3)
+        and layer.weight.shape[0] % COLUMNS == layer.weight.shape[1] % COLUMNS == 0
+        and (layer.bias is None or layer.bias.shape == layer.weight.shape[:1])
     )
 
 
@@ -119,12 +126,14 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back: boo
     """``F.conv2d(x, weight, bias, padding=1)``, or ``back`` what a gradient ``x`` of its output makes of its input's.
 
     By Winograd's F(2 × 2, 3 × 3) (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016): 16
-    products for four pixels of a channel, where 36 are the direct way. Its rounding errors are no larger than those.
+    products for four pixels of a channel, where 36 are the direct way. An infinite value, or one that is no number,
+    makes all pixels of the tiles that it lies in or beside no number.
     """
     assert KERNELS is not None
     inputs, outputs = weight.shape[:2] if back else (weight.shape[1], weight.shape[0])
     images, _, height, width = x.shape
-    y = torch.empty((images, outputs, height, width), memory_format=torch.channels_last)
+    shape, layout = (images, outputs, height, width), torch.channels_last
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
     sizes = (images, height, width, inputs, outputs)
     label = "cretta_convolve_back" if back else None
     KERNELS.call("cretta_convolve", x, _transform(weight, back=back), bias, y, *sizes, label=label)
@@ -132,21 +141,23 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back: boo
 
 
 def _transform(weight: Tensor, *, back: bool) -> Tensor:
-    """G w Gᵀ in the kernels' order, computed once for a weight that does not change."""
-    version = 0 if weight.is_inference() else weight._version
+    """G w Gᵀ in the kernels' order, computed once for a weight that does not change.
+
+    It takes 16/9 of the weight's memory. A change is noticed as autograd notices it: not if made through ``.data``.
+    """
     kept = _transformed.get(weight)
-    if kept is None or kept[0] != (version, weight.data_ptr()):
-        kept = ((version, weight.data_ptr()), {})
+    if kept is None or kept[0] != weight._version or kept[1].data_ptr() != weight.data_ptr():
+        kept = (weight._version, weight.detach(), {})  # while its memory is held, nothing else can have its address
         _transformed[weight] = kept
-    if back not in kept[1]:
+    found: Tensor | None = kept[2].get(back)
+    if found is None:
         with torch.no_grad():
             # Back, each input gathers from the outputs around it: the same with the weight turned round.
             turned = weight.flip(2, 3).transpose(0, 1) if back else weight
             products = torch.einsum("ai,kcij,bj->abck", _G, turned.double(), _G)
             inputs, outputs = products.shape[2:]
             panels = products.reshape(16, inputs, outputs // COLUMNS, COLUMNS).permute(2, 0, 1, 3)
-            kept[1][back] = panels.float().contiguous()
-    found: Tensor = kept[1][back]
+            found = kept[2][back] = panels.float().contiguous()
     return found
 
 
@@ -155,8 +166,8 @@ def _transform(weight: Tensor, *, back: bool) -> Tensor:
 
 def can_normalise(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     """Whether :func:`normalise` can take these."""
-    plain = all(p.dtype == torch.float32 and p.device.type == "cpu" and p.is_contiguous() for p in (weight, bias))
-    return plain and usable(x) and x.shape[1] % 8 == 0
+    fits = x.dim() == 4 and x.shape[1] % 8 == 0 and weight.shape == bias.shape == x.shape[1:2]
+    return fits and _usable(x, weight, bias)
 
 
 def normalise(
@@ -167,7 +178,7 @@ def normalise(
     Means and variances are those ``given``, or of the batch.
     """
     assert KERNELS is not None
-    y, facts = torch.empty_like(x), torch.empty(4, x.shape[1])
+    y, facts = torch.empty_like(x), x.new_empty(4, x.shape[1])
     if given is not None:
         facts[0] = given[0]
         facts[1] = (given[1] + eps).rsqrt()
@@ -184,7 +195,7 @@ def normalise_back(
     That of x is written ``into`` the memory of another tensor in channels-last, ``gradient`` itself if you like.
     """
     assert KERNELS is not None
-    y, slopes = torch.empty_like(x) if into is None else into, torch.empty(2, x.shape[1])
+    y, slopes = torch.empty_like(x) if into is None else into, x.new_empty(2, x.shape[1])
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     sizes = (x.numel() // x.shape[1], x.shape[1], given)
     KERNELS.call("cretta_normalise_back", x, gradient, *facts, y, *slopes, *sizes)

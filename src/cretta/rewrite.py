@@ -124,7 +124,8 @@ def _fold(network: fx.GraphModule) -> int:
         convolution = _layer(before, layers, CONVOLUTIONS)
         if convolution is None or uses[node.target] > 1 or uses[before.target] > 1:
             continue
-        folded = fuse_conv_bn_eval(convolution, norm).requires_grad_(False)
+        with torch.inference_mode(False):
+            folded = fuse_conv_bn_eval(convolution, norm).requires_grad_(False)
         name = f"folded_{changes}"
         network.add_submodule(name, folded)
         before.target = name
@@ -154,7 +155,7 @@ def _spare(network: fx.GraphModule) -> int:
         elif (convolution := _layer(node, layers, CONVOLUTIONS)) is not None:
             if convolution.padding_mode == "zeros" and not isinstance(convolution.padding, str):
                 layer = _get(network, node, node.target)
-                if before is not None and before.target is frugal.normalise_and_rectify:
+                if before is not None and before.target is frugal.normalise_and_rectify and _next_to(before, node):
                     norm, x = before.args
                     _call(node, frugal.normalise_rectify_convolve, norm, layer, x)
                     network.graph.erase_node(before)
@@ -190,6 +191,14 @@ def _only_source(node: fx.Node) -> fx.Node | None:
     """The node whose result ``node`` takes first and nobody else takes."""
     first = node.args[0] if node.args else None
     return first if isinstance(first, fx.Node) and len(first.users) == 1 else None
+
+
+def _next_to(before: fx.Node, node: fx.Node) -> bool:
+    """Whether nothing is computed between the two."""
+    step = before.next
+    while step is not node and step.op == "get_attr":
+        step = step.next
+    return step is node
 
 
 def _is_relu(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
