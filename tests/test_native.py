@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,9 +213,9 @@ def test_nor_does_its_default_device(calls: list[str]) -> None:
 @needs_kernels
 def test_only_plain_tensors_are_handed_over() -> None:
     with pytest.raises(RuntimeError, match="meta"):
-        native._as_c(torch.empty(3, device="meta"))
+        native._address(torch.empty(3, device="meta"))
     with pytest.raises(RuntimeError, match="float64"):
-        native._as_c(torch.empty(3, dtype=torch.float64))
+        native._address(torch.empty(3, dtype=torch.float64))
 
 
 OTHERS: dict[str, nn.Module] = {
@@ -439,25 +440,24 @@ def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatc
     assert "another version" in str(native._load(native.FILE, "on"))
 
 
+def library_of(**functions: Callable[..., int]) -> Any:
+    """A library whose kernels all fail."""
+    return SimpleNamespace(**{name: lambda *given: 1 for name in native.SIGNATURES}, **functions)
+
+
 @needs_kernels
 def test_where_pytorch_has_wider_ones_they_are_used_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wide:
-        cretta_interface = staticmethod(lambda: zlib.crc32(native.FILE.with_name("kernels.c").read_bytes()))
-        cretta_ready = staticmethod(lambda: 1)
-
+    source = native.FILE.with_name("kernels.c").read_bytes()
+    wide = library_of(cretta_interface=lambda: zlib.crc32(source), cretta_ready=lambda: 1)
     real = ctypes.CDLL
-    monkeypatch.setattr("ctypes.CDLL", lambda name: Wide() if name else real(name))
+    monkeypatch.setattr("ctypes.CDLL", lambda name: wide if name else real(name))
     assert "AVX-512" in str(native._load(native.FILE, None))
     assert isinstance(native._load(native.FILE, "on"), native.Kernels)
 
 
 @needs_kernels
 def test_lack_of_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Poor:
-        cretta_convolve = staticmethod(lambda *given: 1)
-
-    library: Any = Poor()
-    monkeypatch.setattr(native, "KERNELS", native.Kernels(library, ctypes.c_void_p().value))
+    monkeypatch.setattr(native, "KERNELS", native.Kernels(library_of(), None))
     with pytest.raises(MemoryError, match="cretta_convolve"):
         native.convolve(drawn(2, 16, 4, 4), layer_of(16, 16).weight)
 

@@ -222,7 +222,7 @@ typedef struct {
     Queue queue;
     const float *x, *mean, *scale, *shift, *gradient, *slope, *offset;
     float *y;
-    double *sums; /* two for each block and channel */
+    double *sums; /* two for each block and channel, and two for each channel of all blocks */
     long pixels, channels, block;
 } Norm;
 
@@ -231,6 +231,14 @@ static Norm norm(long pixels, long channels) {
     Norm job = {.pixels = pixels, .channels = channels, .block = block};
     job.queue.count = (pixels + block - 1) / block;
     return job;
+}
+
+/* Where the sums of a block begin; those of all blocks lie behind the last. */
+static double *sums_of(const Norm *job, long block) { return job->sums + block * 2 * job->channels; }
+
+static int make_sums(Norm *job) {
+    job->sums = calloc((size_t)((job->queue.count + 1) * 2 * job->channels), sizeof(double));
+    return job->sums != NULL;
 }
 
 static void widen(double *out, Eight values) {
@@ -250,7 +258,7 @@ static void survey(void *mine) {
     EACH(block, &job->queue) {
         long pixels = pixels_of(job, block);
         const float *x = job->x + block * job->block * channels;
-        double *sums = job->sums + block * 2 * channels;
+        double *sums = sums_of(job, block);
         for (long channel = 0; channel < channels; channel += 8) {
             Eight even = ALL(0), odd = ALL(0), squares = ALL(0), others = ALL(0);
             long i = 0;
@@ -303,7 +311,7 @@ static void gather(void *mine) {
     long channels = job->channels;
     EACH(block, &job->queue) {
         long from = block * job->block * channels, pixels = pixels_of(job, block);
-        double *sums = job->sums + block * 2 * channels;
+        double *sums = sums_of(job, block);
         for (long channel = 0; channel < channels; channel += 8) {
             Eight mean = LOAD(job->mean + channel), scale = LOAD(job->scale + channel);
             Eight shift = LOAD(job->shift + channel), sum = ALL(0), product = ALL(0);
@@ -343,32 +351,37 @@ static int measure(Parallel parallel, long threads, const float *x, double eps, 
     Norm job = norm(pixels, channels);
     long blocks = job.queue.count;
     job.x = x;
-    job.sums = malloc((size_t)(blocks * 2 * channels) * sizeof(double));
-    if (!job.sums) return 1;
+    if (!make_sums(&job)) return 1;
     run(parallel, threads, survey, &job, &job.queue);
-    for (long channel = 0; channel < channels; channel++) {
-        double sum = 0, squares = 0;
-        for (long i = 0; i < blocks; i++)
-            sum += job.sums[i * 2 * channels + channel] * (double)pixels_of(&job, i);
-        double centre = sum / (double)pixels;
-        for (long i = 0; i < blocks; i++) {
-            const double *of = job.sums + i * 2 * channels + channel;
-            squares += of[channels] + (of[0] - centre) * (of[0] - centre) * (double)pixels_of(&job, i);
+    double *total = sums_of(&job, blocks), *squares = total + channels;
+    for (long i = 0; i < blocks; i++) {
+        const double *of = sums_of(&job, i), count = (double)pixels_of(&job, i);
+        for (long channel = 0; channel < channels; channel++) total[channel] += of[channel] * count;
+    }
+    for (long channel = 0; channel < channels; channel++) total[channel] /= (double)pixels;
+    for (long i = 0; i < blocks; i++) {
+        const double *of = sums_of(&job, i), count = (double)pixels_of(&job, i);
+        for (long channel = 0; channel < channels; channel++) {
+            double off = of[channel] - total[channel];
+            squares[channel] += of[channels + channel] + off * off * count;
         }
-        mean[channel] = (float)centre;
-        deviation[channel] = (float)(1 / sqrt(squares / (double)pixels + eps));
+    }
+    for (long channel = 0; channel < channels; channel++) {
+        mean[channel] = (float)total[channel];
+        deviation[channel] = (float)(1 / sqrt(squares[channel] / (double)pixels + eps));
     }
     free(job.sums);
     return 0;
 }
 
-/* y = relu((x - mean) deviation weight + bias) = relu(x scale + shift); scale and shift are returned too.
+/* y = relu((x - mean) deviation weight + bias) = relu(x scale + shift).
  *
- * Mean and inverse deviation of each channel are the batch's, and returned, or `given`. `channels` is a multiple of 8.
+ * `facts` are mean, inverse deviation, scale and shift, each for all channels. The first two are the batch's, and
+ * returned, or `given`; the others are returned. `channels` is a multiple of 8.
  */
-int cretta_normalise(Parallel parallel, long threads, const float *x, const float *weight, const float *bias,
-                            double eps, float *y, float *mean, float *deviation, float *scale, float *shift,
-                            long pixels, long channels, long given) {
+int cretta_normalise(Parallel parallel, long threads, const float *x, const float *weight, const float *bias, double eps,
+                     float *y, float *facts, long pixels, long channels, long given) {
+    float *mean = facts, *deviation = mean + channels, *scale = deviation + channels, *shift = scale + channels;
     if (!given && measure(parallel, threads, x, eps, mean, deviation, pixels, channels)) return 1;
     for (long channel = 0; channel < channels; channel++) {
         double steep = (double)deviation[channel] * weight[channel];
@@ -380,27 +393,28 @@ int cretta_normalise(Parallel parallel, long threads, const float *x, const floa
     return run(parallel, threads, rectify, &job, &job.queue);
 }
 
-/* The gradients of that: of x into y, of weight and bias into `of_weight` and `of_bias`. */
-int cretta_normalise_back(Parallel parallel, long threads, const float *x, const float *gradient,
-                                 const float *mean, const float *deviation, const float *scale, const float *shift,
-                                 float *y, float *of_weight, float *of_bias, long pixels, long channels, long given) {
+/* The gradients of that: of x into y, of weight and bias into `slopes`. */
+int cretta_normalise_back(Parallel parallel, long threads, const float *x, const float *gradient, const float *facts,
+                          float *y, float *slopes, long pixels, long channels, long given) {
+    const float *mean = facts, *deviation = mean + channels, *scale = deviation + channels, *shift = scale + channels;
+    float *of_weight = slopes, *of_bias = slopes + channels;
     Norm job = norm(pixels, channels);
     long blocks = job.queue.count;
-    job.sums = malloc((size_t)(blocks * 2 * channels) * sizeof(double));
     float *slope = numbers(channels), *offset = numbers(channels);
-    if (!job.sums || !slope || !offset) {
+    if (!make_sums(&job) || !slope || !offset) {
         free(job.sums), free(slope), free(offset);
         return 1;
     }
     job.x = x, job.y = y, job.gradient = gradient, job.mean = mean, job.scale = scale, job.shift = shift;
     if (!given) job.slope = slope, job.offset = offset; /* statistics of the batch move with it */
     run(parallel, threads, gather, &job, &job.queue);
+    double *total = sums_of(&job, blocks);
+    for (long i = 0; i < blocks; i++) {
+        const double *of = sums_of(&job, i);
+        for (long j = 0; j < 2 * channels; j++) total[j] += of[j];
+    }
     for (long channel = 0; channel < channels; channel++) {
-        double sum = 0, product = 0, inverse = deviation[channel];
-        for (long i = 0; i < blocks; i++) {
-            sum += job.sums[i * 2 * channels + channel];
-            product += job.sums[i * 2 * channels + channels + channel];
-        }
+        double sum = total[channel], product = total[channels + channel], inverse = deviation[channel];
         of_bias[channel] = (float)sum;
         of_weight[channel] = (float)(product * inverse);
         /* scale (g - mean(g) - (x - mean) inverse^2 mean(g (x - mean))) */

@@ -11,10 +11,12 @@ import ctypes
 import logging
 import os
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import profiler
 from torch.profiler import record_function
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -24,37 +26,41 @@ COLUMNS = 16
 """Channels that a convolution computes at once."""
 
 
+_P, _L, _D = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
+SIGNATURES = {
+    "cretta_convolve": (_P, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L),
+    "cretta_normalise": (_P, _L, _P, _P, _P, _D, _P, _P, _L, _L, _L),
+    "cretta_normalise_back": (_P, _L, _P, _P, _P, _P, _P, _L, _L, _L),
+}
+
+
 class Kernels:
     """The compiled library, and PyTorch's threads to run it."""
 
     def __init__(self, library: ctypes.CDLL, parallel: int | None) -> None:
-        self._library = library
-        self._parallel = ctypes.c_void_p(parallel)
+        self._functions = {name: getattr(library, name) for name in SIGNATURES}
+        for name, signature in SIGNATURES.items():
+            self._functions[name].argtypes = signature
+        self._parallel = parallel
 
-    def call(self, name: str, *arguments: Tensor | int | float | None, label: str | None = None) -> None:
-        """Runs one; tensors are handed over by where their numbers lie, whole numbers as ``long``.
-
-        Profilers see it by its ``label``, or else its name.
-        """
-        given = [_as_c(argument) for argument in (torch.get_num_threads(), *arguments)]
-        with record_function(label or name):
-            failed = getattr(self._library, name)(self._parallel, *given)
+    def call(self, name: str, *arguments: Tensor | float | None, label: str | None = None) -> None:
+        """Runs one; tensors are handed over by where their numbers lie. Profilers see it by its label, or name."""
+        given = [_address(argument) if isinstance(argument, Tensor) else argument for argument in arguments]
+        watched = record_function(label or name) if profiler._is_profiler_enabled else nullcontext()
+        with watched:
+            failed = self._functions[name](self._parallel, torch.get_num_threads(), *given)
         if failed:
             raise MemoryError(f"no memory was left for {name}")
 
 
-def _as_c(value: Tensor | int | float | None) -> ctypes.c_void_p | ctypes.c_long | ctypes.c_double:
-    if isinstance(value, Tensor):
-        if not _plain(value):
-            raise RuntimeError(f"a kernel was given {type(value).__name__} of {value.dtype} on {value.device}")
-        return ctypes.c_void_p(value.data_ptr())
-    if value is None:
-        return ctypes.c_void_p(None)
-    return ctypes.c_double(value) if isinstance(value, float) else ctypes.c_long(value)
+def _address(x: Tensor) -> int:
+    if not _plain(x):
+        raise RuntimeError(f"a kernel was given {type(x).__name__} of {x.dtype} on {x.device}")
+    return x.data_ptr()
 
 
 def _plain(x: Tensor) -> bool:
-    return x.dtype == torch.float32 and x.device.type == "cpu" and type(x) in (Tensor, nn.Parameter)
+    return x.dtype is torch.float32 and x.is_cpu and type(x) in (Tensor, nn.Parameter)
 
 
 def _load(file: Path, wanted: str | None) -> Kernels | str:
@@ -89,14 +95,9 @@ if MISSING is not None:
 
 def _usable(x: Tensor, *vectors: Tensor | None) -> bool:
     """Whether the kernels can read a batch, and numbers for each of some channels."""
-    return (
-        KERNELS is not None
-        and _plain(x)
-        and x.dim() == 4
-        and x.numel() > 0
-        and x.is_contiguous(memory_format=torch.channels_last)
-        and all(vector is None or (_plain(vector) and vector.is_contiguous()) for vector in vectors)
-    )
+    if KERNELS is None or x.dim() != 4 or not _plain(x) or not x.is_contiguous(memory_format=torch.channels_last):
+        return False
+    return x.numel() > 0 and all(v is None or (_plain(v) and v.is_contiguous()) for v in vectors)
 
 
 # Convolutions.
@@ -108,17 +109,21 @@ _transformed: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 def can_convolve(layer: nn.Module, x: Tensor) -> bool:
     """Whether :func:`convolve` does what the frozen ``layer`` does to ``x``, and to the gradient on its way back."""
+    if KERNELS is None or not isinstance(layer, nn.Conv2d):
+        return False
+    weight, bias = layer.weight, layer.bias
+    outputs, inputs, *kernel = weight.shape
     return (
-        isinstance(layer, nn.Conv2d)
+        _usable(x, bias)
+        and _plain(weight)
+        and not weight.is_inference()
+        and kernel == [3, 3]
+        and inputs == x.shape[1]
+        and outputs % COLUMNS == inputs % COLUMNS == 0
+        and (bias is None or bias.shape == (outputs,))
         and layer.stride == layer.padding == layer.dilation == (1, 1)
         and layer.groups == 1
         and layer.padding_mode == "zeros"
-        and _usable(x, layer.bias)
-        and _plain(layer.weight)
-        and not layer.weight.is_inference()
-        and layer.weight.shape[1:] == (x.shape[1], 3, 3)
-        and layer.weight.shape[0] % COLUMNS == layer.weight.shape[1] % COLUMNS == 0
-        and (layer.bias is None or layer.bias.shape == layer.weight.shape[:1])
     )
 
 
@@ -183,7 +188,7 @@ def normalise(
         facts[0] = given[0]
         facts[1] = (given[1] + eps).rsqrt()
     sizes = (x.numel() // x.shape[1], x.shape[1], given is not None)
-    KERNELS.call("cretta_normalise", x, weight, bias, float(eps), y, *facts, *sizes)
+    KERNELS.call("cretta_normalise", x, weight, bias, eps, y, facts, *sizes)
     return y, facts
 
 
@@ -198,5 +203,5 @@ def normalise_back(
     y, slopes = torch.empty_like(x) if into is None else into, x.new_empty(2, x.shape[1])
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     sizes = (x.numel() // x.shape[1], x.shape[1], given)
-    KERNELS.call("cretta_normalise_back", x, gradient, *facts, y, *slopes, *sizes)
+    KERNELS.call("cretta_normalise_back", x, gradient, facts, y, slopes, *sizes)
     return y, slopes[0], slopes[1]
