@@ -22,7 +22,9 @@ from torch import Tensor, nn
 import cretta
 import textbook
 from cretta import frugal, native
+from cretta.measure.memory import peak_meter
 from cretta.models import WideResNet
+from cretta.network import _same, _similar
 
 LOADED = native._load(native.FILE, "on")
 """Wherever the processor can run them, whether they pay there or not."""
@@ -123,8 +125,11 @@ def test_results_do_not_depend_on_the_number_of_threads(shape: tuple[int, ...], 
     for count in (1, 2, 5):
         threads(count)
         y, facts = native.normalise(x, *norm)
-        backs = [native.normalise_back(x + 1, x, facts, given=given) for given in (False, True)]
-        found.append([native.convolve(x, layer.weight), y, *backs[0], *backs[1]])
+        backs: list[Tensor] = []
+        for given in (False, True):
+            into = torch.empty_like(x)
+            backs += [*native.normalise_back(x + 1, x, facts, given=given, into=into), into]
+        found.append([native.convolve(x, layer.weight), y, *backs])
     for others in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], others, strict=True))
 
@@ -377,15 +382,22 @@ def test_with_statistics_of_training_a_bad_gradient_stays_where_it_is(nonsense: 
 @needs_kernels
 @pytest.mark.parametrize("learning", [("weight",), ("bias",), ("x",)])
 def test_only_the_gradients_asked_for_come_back(learning: tuple[str, ...]) -> None:
-    norm, layer, x = norm_of(16).requires_grad_(False), layer_of(16, 16), drawn(3, 16, 4, 4)
+    norm, layer, x = norm_of(16).requires_grad_(False), layer_of(16, 16), drawn(3, 16, 8, 8)
     everything = {"x": x, "weight": norm.weight, "bias": norm.bias}
     for name in learning:
         everything[name].requires_grad_()
-    found = frugal.normalise_rectify_convolve(norm, layer, x).square().sum()
-    wanted = [everything[name] for name in learning]
-    expected = torch.autograd.grad(layer(F.relu(norm(x))).square().sum(), wanted)
-    for one, other in zip(torch.autograd.grad(found, wanted), expected, strict=True):
+    slope, wanted = drawn(*x.shape, seed=5), [everything[name] for name in learning]
+    found = frugal.normalise_rectify_convolve(norm, layer, x)
+    slopes = torch.autograd.grad(found, wanted, slope, retain_graph=True)
+    for one, other in zip(slopes, torch.autograd.grad(layer(F.relu(norm(x))), wanted, slope), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    with peak_meter(torch.device("cpu")) as meter:
+        torch.autograd.grad(found, wanted, slope)
+    assert meter.peak < 1.5 * x.nbytes  # what the convolution passes back; BatchNorm's gradient is written over it
+    apart = frugal.normalise_and_rectify(norm, x)
+    with peak_meter(torch.device("cpu")) as meter:
+        torch.autograd.grad(apart, wanted, slope)
+    assert (meter.peak >= x.nbytes) == ("x" in learning)
 
 
 @needs_kernels
@@ -408,6 +420,21 @@ def test_threads_may_call_at_once() -> None:
 
 
 # When there are kernels.
+
+
+@needs_kernels
+def test_they_rest_when_told(calls: list[str]) -> None:
+    layer, x = layer_of(16, 16), drawn(2, 16, 4, 4).requires_grad_()
+    before = frugal.convolve(layer, x)
+    with native.resting():
+        assert not native.can_convolve(layer, x)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(native.can_convolve, layer, x).result()
+        frugal.convolve(layer, x).sum().backward()
+        assert calls == ["cretta_convolve"]
+        before.sum().backward()
+    assert calls == ["cretta_convolve", "cretta_convolve_back"]
+    assert native.can_convolve(layer, x)
 
 
 @needs_kernels
@@ -505,3 +532,35 @@ def test_an_adapter_computes_the_same_without_them(
     assert calls == []
     for one, other in zip(found, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@needs_kernels
+def test_kernels_that_give_other_numbers_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = native.convolve
+
+    def wrong(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back: bool = False) -> Tensor:
+        return right(x, weight, bias, back=back) * (2 if back else 1)
+
+    (x,) = textbook.batches((8,))
+    model = cretta.adapt(net(), "tent")
+    model(x)
+    assert model.model._fused is not None
+    monkeypatch.setattr(native, "convolve", wrong)
+    model = cretta.adapt(net(), "tent")
+    model(x)
+    assert model.model._fused is None
+
+
+def test_another_rounding_is_told_from_another_network() -> None:
+    torch.manual_seed(0)
+    logits, slopes, few = torch.randn(2, 5), torch.randn(1000), torch.full((3,), 1e-9)
+    flipped = slopes.clone()
+    flipped[7] = 0  # behind a ReLU that rounding shut
+    expected = [logits, slopes, few]
+    assert _similar([logits + 1e-5, flipped, -few], expected)
+    assert not _same([logits + 1e-5, flipped, -few], expected)
+    assert not _similar([logits + 0.1, slopes, few], expected)
+    assert not _similar([logits, 1.2 * slopes, few], expected)
+    assert not _similar([logits, slopes.roll(1), few], expected)
+    assert not _similar([logits, slopes, few + 1], expected)
+    assert _similar([logits], [logits])

@@ -130,7 +130,9 @@ class _NormalisedRelu(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         if ctx.native:
-            return *native.normalise_back(gradient, *ctx.saved_tensors, given=ctx.given is not None), None
+            x, facts = ctx.saved_tensors
+            into = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+            return into, *native.normalise_back(gradient, x, facts, given=ctx.given is not None, into=into), None
         x, weight, bias, mean, deviation = ctx.saved_tensors
         # `deviation` is its inverse.
         scale = weight * deviation
@@ -159,11 +161,11 @@ class _Block(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         gradient = native.convolve(gradient, ctx.layer.weight, back=True)
-        found = native.normalise_back(gradient, *ctx.saved_tensors, given=ctx.given, into=gradient)
-        return *found, None, None
+        into = gradient if ctx.needs_input_grad[0] else None
+        return into, *native.normalise_back(gradient, *ctx.saved_tensors, given=ctx.given, into=into), None, None
 
 
 def _of_training(layer: BatchNorm) -> tuple[Tensor, Tensor] | None:

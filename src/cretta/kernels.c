@@ -393,7 +393,7 @@ int cretta_normalise(Parallel parallel, long threads, const float *x, const floa
     return run(parallel, threads, rectify, &job, &job.queue);
 }
 
-/* The gradients of that: of x into y, of weight and bias into `slopes`. */
+/* The gradients of that: of x into y, which may be NULL, of weight and bias into `slopes`. */
 int cretta_normalise_back(Parallel parallel, long threads, const float *x, const float *gradient, const float *facts,
                           float *y, float *slopes, long pixels, long channels, long given) {
     const float *mean = facts, *deviation = mean + channels, *scale = deviation + channels, *shift = scale + channels;
@@ -423,7 +423,7 @@ int cretta_normalise_back(Parallel parallel, long threads, const float *x, const
         offset[channel] = (float)(-share * sum - steep * mean[channel]);
     }
     free(job.sums);
-    run(parallel, threads, spread, &job, &job.queue);
+    if (y) run(parallel, threads, spread, &job, &job.queue);
     free(slope), free(offset);
     return 0;
 }

@@ -11,7 +11,9 @@ import ctypes
 import logging
 import os
 import zlib
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
@@ -93,9 +95,28 @@ if MISSING is not None:
     LOG.debug("no kernels of our own: %s", MISSING)
 
 
+_resting: ContextVar[bool] = ContextVar("resting", default=False)
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """Within this the kernels are not used; a pass back goes the way that its forward went."""
+    token = _resting.set(True)
+    try:
+        yield
+    finally:
+        _resting.reset(token)
+
+
 def _usable(x: Tensor, *vectors: Tensor | None) -> bool:
     """Whether the kernels can read a batch, and numbers for each of some channels."""
-    if KERNELS is None or x.dim() != 4 or not _plain(x) or not x.is_contiguous(memory_format=torch.channels_last):
+    if (
+        KERNELS is None
+        or _resting.get()
+        or x.dim() != 4
+        or not _plain(x)
+        or not x.is_contiguous(memory_format=torch.channels_last)
+    ):
         return False
     return x.numel() > 0 and all(v is None or (_plain(v) and v.is_contiguous()) for v in vectors)
 
@@ -194,14 +215,14 @@ def normalise(
 
 def normalise_back(
     gradient: Tensor, x: Tensor, facts: Tensor, *, given: bool, into: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, weight and bias; ``given`` says whether statistics were.
+) -> tuple[Tensor, Tensor]:
+    """Gradients of weight and bias and, unless None, that of x ``into`` a tensor shaped and laid out as ``x`` is.
 
-    That of x is written ``into`` the memory of another tensor in channels-last, ``gradient`` itself if you like.
+    That may be ``gradient`` itself. ``given`` says whether statistics were.
     """
     assert KERNELS is not None
-    y, slopes = torch.empty_like(x) if into is None else into, x.new_empty(2, x.shape[1])
+    slopes = x.new_empty(2, x.shape[1])
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     sizes = (x.numel() // x.shape[1], x.shape[1], given)
-    KERNELS.call("cretta_normalise_back", x, gradient, facts, y, slopes, *sizes)
-    return y, slopes[0], slopes[1]
+    KERNELS.call("cretta_normalise_back", x, gradient, facts, into, slopes, *sizes)
+    return slopes[0], slopes[1]

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from cretta import native
 from cretta.bench import BatchRow, Result, Store
 from cretta.bench.result import batch_row, measures
 from cretta.bench.store import provenance
@@ -160,6 +161,7 @@ def test_provenance_says_what_ran_where() -> None:
     told = provenance({"model": "a"}, torch.device("cpu"))
     assert told["versions"]["torch"] == torch.__version__.split("+")[0] or told["versions"]["torch"]
     assert told["machine"]["threads"] == torch.get_num_threads()
+    assert told["machine"]["kernels"] == (native.KERNELS is not None)
     assert told["materials"] == {"model": "a"}
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from cretta import native
 from cretta.bench.result import BatchRow, Result
 from cretta.errors import StateError
 from cretta.files import held, replacing
@@ -155,6 +156,7 @@ def provenance(materials: dict[str, str], device: torch.device) -> dict[str, Any
             "processor": platform.machine(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
+            "kernels": native.KERNELS is not None,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         },
     }
