@@ -207,7 +207,7 @@ static void convolve(void *mine) {
  * Returns, as all here do, whether memory ran out.
  */
 int cretta_convolve(Parallel parallel, long threads, const float *x, const float *u, const float *bias, float *y,
-                           long images, long height, long width, long inputs, long outputs) {
+                    long images, long height, long width, long inputs, long outputs) {
     long tiles = images * ((height + 1) / 2) * ((width + 1) / 2);
     long share = ((tiles + threads - 1) / threads + ROWS - 1) / ROWS * ROWS, block = share < MOST ? share : MOST;
     Convolution job = {{0, (tiles + block - 1) / block}, x, u, bias, y, height, width, inputs, outputs, tiles, block};

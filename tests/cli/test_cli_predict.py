@@ -334,9 +334,9 @@ def test_torchscript_and_an_exported_program(tmp_path: Path) -> None:
         assert "Use 'source'; for all methods, export it by torch.export" in result.stderr
     # The size of images is the program's.
     done(*base, "--model", tmp_path / "fixed.pt2", "--method", "tent")
-    done(
-        *base[:3], "--model", "cli_net:make", "--method", "tent", "--size", "24x24", "--output", tmp_path / "eager.csv"
-    )
+    # A network that is rewritten rounds in another way; an exported one is not.
+    eager = ["--size", "24x24", "--option", "fuse=false", "--output", tmp_path / "eager.csv"]
+    done(*base[:3], "--model", "cli_net:make", "--method", "tent", *eager)
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "eager.csv").read_bytes()
     result = call(*base, "--model", tmp_path / "fixed.pt2", "--method", "tent", "--batch-size", 20, "--overwrite")
     assert result.exit_code == 2
