@@ -180,10 +180,11 @@ def _transform(weight: Tensor, *, back: bool) -> Tensor:
         with torch.no_grad():
             # Back, each input gathers from the outputs around it: the same with the weight turned round.
             turned = weight.flip(2, 3).transpose(0, 1) if back else weight
-            products = torch.einsum("ai,kcij,bj->abck", _G, turned.double(), _G)
-            inputs, outputs = products.shape[2:]
-            panels = products.reshape(16, inputs, outputs // COLUMNS, COLUMNS).permute(2, 0, 1, 3)
-            found = kept[2][back] = panels.float().contiguous()
+            outputs, inputs = turned.shape[:2]
+            taps = turned.permute(2, 3, 1, 0).reshape(9, inputs * outputs)
+            products = (torch.kron(_G, _G) @ taps.double()).float()
+            panels = products.view(16, inputs, outputs // COLUMNS, COLUMNS).permute(2, 0, 1, 3)
+            found = kept[2][back] = panels.contiguous()
     return found
 
 
