@@ -187,11 +187,11 @@ def test_the_frozen_model_of_an_adapter_made_in_inference_mode(calls: list[str])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_pytorchs_default_numbers_do_not_matter(dtype: torch.dtype) -> None:
     def results() -> list[Tensor]:
-        layer, norm, x = layer_of(16, 16), norm_of(16, "training"), drawn(2, 16, 4, 4)
-        layer, norm, x = layer.float(), norm.float(), x.float().requires_grad_()
-        parts = [layer.weight.fill_(0.01), norm.weight.data.fill_(0.5), norm.bias.data.fill_(0.1)]
-        parts += [norm.running_mean.fill_(0), norm.running_var.fill_(1)]  # type: ignore[union-attr]
-        x.data.copy_(torch.linspace(-1, 1, x.numel(), dtype=torch.float32).view_as(x))
+        layer, norm = layer_of(16, 16).float(), norm_of(16, "training").float()
+        for tensor in (*layer.parameters(), *norm.parameters(), *norm.buffers()):
+            tensor.data.fill_(0.5)
+        values = torch.linspace(-1, 1, 2 * 16 * 4 * 4, dtype=torch.float32).view(2, 16, 4, 4)
+        x = values.contiguous(memory_format=torch.channels_last).requires_grad_()
         out = frugal.normalise_rectify_convolve(norm, layer, x)
         return [out, *torch.autograd.grad(out.square().sum(), (x, norm.weight, norm.bias))]
 
