@@ -214,6 +214,103 @@ int cretta_convolve(Parallel parallel, long threads, const float *x, const float
     return run(parallel, threads, convolve, &job, &job.queue);
 }
 
+/* The gradient of the weight: each tile's A g A' times B' d B, summed over tiles; the caller applies G' . G. */
+
+#define PARTS 8   /* sums of their own, so that the result does not depend on the number of threads */
+#define INPUTS 4  /* inputs whose products with COLUMNS outputs are summed at once */
+
+typedef struct {
+    Convolution of; /* x, geometry and the tiles of a block; the queue holds the parts */
+    const float *gradient;
+    float *sums; /* [PARTS][SIDE][inputs][outputs] */
+} WeightGradient;
+
+/* z[SIDE][tiles][outputs] = A g A' of each tile; `step` lies between the products. */
+static void transform_gradient(const WeightGradient *job, long first, long count, const float *zeros, float *z,
+                               ptrdiff_t step) {
+    const Convolution *of = &job->of;
+    for (long tile = 0; tile < count; tile++) {
+        Place at = place(of, first + tile);
+        const float *pixel[4];
+        for (int i = 0; i < 4; i++) {
+            long row = at.row + i / 2, column = at.column + i % 2;
+            int outside = row >= of->height || column >= of->width;
+            pixel[i] = outside ? zeros : job->gradient + ((at.image * of->height + row) * of->width + column) * of->outputs;
+        }
+        for (long channel = 0; channel < of->outputs; channel += 8) {
+            float *out = z + tile * of->outputs + channel;
+            Eight g0 = LOAD(pixel[0] + channel), g1 = LOAD(pixel[1] + channel);
+            Eight g2 = LOAD(pixel[2] + channel), g3 = LOAD(pixel[3] + channel);
+            Eight left[4] = {g0, ADD(g0, g2), SUB(g0, g2), SUB(ALL(0), g2)};
+            Eight right[4] = {g1, ADD(g1, g3), SUB(g1, g3), SUB(ALL(0), g3)};
+            for (int i = 0; i < 4; i++, out += 4 * step) {
+                STORE(out, left[i]);
+                STORE(out + step, ADD(left[i], right[i]));
+                STORE(out + 2 * step, SUB(left[i], right[i]));
+                STORE(out + 3 * step, SUB(ALL(0), right[i]));
+            }
+        }
+    }
+}
+
+/* sums[INPUTS][COLUMNS] += v[tiles][INPUTS]' z[tiles][COLUMNS] */
+static inline void accumulate(const float *restrict v, ptrdiff_t inputs, const float *restrict z, ptrdiff_t outputs,
+                              long tiles, float *restrict sums) {
+    Eight s00 = LOAD(sums), s01 = LOAD(sums + 8);
+    Eight s10 = LOAD(sums + outputs), s11 = LOAD(sums + outputs + 8);
+    Eight s20 = LOAD(sums + 2 * outputs), s21 = LOAD(sums + 2 * outputs + 8);
+    Eight s30 = LOAD(sums + 3 * outputs), s31 = LOAD(sums + 3 * outputs + 8);
+    for (long tile = 0; tile < tiles; tile++, v += inputs, z += outputs) {
+        Eight left = LOAD(z), right = LOAD(z + 8);
+        ROW(0, v)
+        ROW(1, v + 1)
+        ROW(2, v + 2)
+        ROW(3, v + 3)
+    }
+    STORE(sums, s00), STORE(sums + 8, s01);
+    STORE(sums + outputs, s10), STORE(sums + outputs + 8, s11);
+    STORE(sums + 2 * outputs, s20), STORE(sums + 2 * outputs + 8, s21);
+    STORE(sums + 3 * outputs, s30), STORE(sums + 3 * outputs + 8, s31);
+}
+
+static void sum_weight_gradient(void *mine) {
+    WeightGradient *job = mine;
+    const Convolution *of = &job->of;
+    long inputs = of->inputs, outputs = of->outputs, widest = inputs > outputs ? inputs : outputs;
+    ptrdiff_t v_step = of->block * inputs + 16, z_step = of->block * outputs + 16;
+    float *v = numbers(SIDE * v_step), *z = numbers(SIDE * z_step), *zeros = numbers(widest);
+    if (v && z && zeros) {
+        memset(zeros, 0, (size_t)widest * sizeof(float));
+        EACH(part, &job->of.queue) {
+            long blocks = (of->tiles + of->block - 1) / of->block;
+            float *sums = job->sums + part * SIDE * inputs * outputs;
+            memset(sums, 0, (size_t)(SIDE * inputs * outputs) * sizeof(float));
+            for (long block = part * blocks / PARTS; block < (part + 1) * blocks / PARTS; block++) {
+                long first = block * of->block, count = of->tiles - first;
+                if (count > of->block) count = of->block;
+                transform(of, first, count, zeros, v, v_step);
+                transform_gradient(job, first, count, zeros, z, z_step);
+                for (int i = 0; i < SIDE; i++)
+                    for (long input = 0; input < inputs; input += INPUTS)
+                        for (long output = 0; output < outputs; output += COLUMNS)
+                            accumulate(v + i * v_step + input, inputs, z + i * z_step + output, outputs, count,
+                                       sums + (i * inputs + input) * outputs + output);
+            }
+        }
+    }
+    free(v), free(z), free(zeros);
+}
+
+/* sums[PARTS][SIDE][inputs][outputs] for x and a gradient of the convolution's output; the weight's gradient is
+ * G' s G of their sum over the parts.
+ */
+int cretta_convolve_weight(Parallel parallel, long threads, const float *x, const float *gradient, float *sums,
+                           long images, long height, long width, long inputs, long outputs) {
+    long tiles = images * ((height + 1) / 2) * ((width + 1) / 2), block = 24;
+    WeightGradient job = {{{0, PARTS}, x, NULL, NULL, NULL, height, width, inputs, outputs, tiles, block}, gradient, sums};
+    return run(parallel, threads, sum_weight_gradient, &job, &job.of.queue);
+}
+
 /* BatchNorm and ReLU. */
 
 #define BLOCK 8192 /* numbers that stay in the first cache */

@@ -26,11 +26,14 @@ LOG = logging.getLogger("cretta")
 FILE = Path(__file__).with_name("_kernels.so")
 COLUMNS = 16
 """Channels that a convolution computes at once."""
+PARTS = 8
+"""Partial sums of a weight's gradient, added in a fixed order."""
 
 
 _P, _L, _D = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
 SIGNATURES = {
     "cretta_convolve": (_P, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L),
+    "cretta_convolve_weight": (_P, _L, _P, _P, _P, _L, _L, _L, _L, _L),
     "cretta_normalise": (_P, _L, _P, _P, _P, _D, _P, _P, _L, _L, _L),
     "cretta_normalise_back": (_P, _L, _P, _P, _P, _P, _P, _L, _L, _L),
 }
@@ -164,6 +167,20 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back: boo
     label = "cretta_convolve_back" if back else None
     KERNELS.call("cretta_convolve", x, _transform(weight, back=back), bias, y, *sizes, label=label)
     return y
+
+
+def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient of the weight of ``F.conv2d(x, weight, padding=1)``, given that of its output.
+
+    The transpose of :func:`convolve` in its weight: dw = Gᵀ [Σ_tiles (A g Aᵀ) (Bᵀ x B)] G, by Winograd's F(2 × 2, 3 × 3).
+    """
+    assert KERNELS is not None
+    images, inputs, height, width = x.shape
+    outputs = gradient.shape[1]
+    sums = x.new_empty(PARTS, 16, inputs * outputs)
+    KERNELS.call("cretta_convolve_weight", x, gradient, sums, images, height, width, inputs, outputs)
+    taps = (torch.kron(_G, _G).t() @ sums.sum(0, dtype=torch.float64)).float()
+    return taps.view(3, 3, inputs, outputs).permute(3, 2, 0, 1)
 
 
 def _transform(weight: Tensor, *, back: bool) -> Tensor:

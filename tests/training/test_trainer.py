@@ -14,7 +14,7 @@ from cretta.data import ArrayDataset, embedded
 from cretta.errors import OptionError, StateError
 from cretta.models import build, load, load_checkpoint
 from cretta.models.opened import open_model
-from cretta.training import News, Recipe, train
+from cretta.training import Progress, Recipe, train
 from cretta.training.trainer import evaluate, flip_and_crop
 
 
@@ -101,7 +101,7 @@ def test_interrupted_anywhere_and_continued_it_gives_the_same_bytes(tmp_path: Pa
     train(small(), model(), recipe, tmp_path / "whole.safetensors", progress=lambda news: sides.append(news.side))
     assert sorted(set(sides)) == [20, 24, 28, 32]
 
-    def stop(news: News) -> None:
+    def stop(news: Progress) -> None:
         if news.step in (1, 5):
             raise KeyboardInterrupt
 
@@ -140,7 +140,7 @@ def test_a_budget_of_time_is_kept_over_stops(tmp_path: Path) -> None:
     recipe = Recipe(minutes=0.02, batch_size=20, progressive=False)
     heard: list[float] = []
 
-    def stop(news: News) -> None:
+    def stop(news: Progress) -> None:
         heard.append(news.share)
         if news.share > 0.5:
             raise KeyboardInterrupt
@@ -157,7 +157,7 @@ def test_a_budget_of_time_is_kept_over_stops(tmp_path: Path) -> None:
 
 
 def test_another_training_does_not_take_the_checkpoint(tmp_path: Path) -> None:
-    def stop(news: News) -> None:
+    def stop(news: Progress) -> None:
         raise KeyboardInterrupt
 
     path = tmp_path / "out.safetensors"

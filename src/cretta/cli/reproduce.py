@@ -22,7 +22,7 @@ from cretta.report.charts import write_chart
 from cretta.report.content import Chart, Table
 from cretta.report.page import write_page
 from cretta.report.tables import FORMATS, terminal, write_table
-from cretta.training import News
+from cretta.training import Progress
 
 
 @app.command()
@@ -125,7 +125,7 @@ def _prepare(sized: paper.Scale, runs: list[Run], root: Path | None) -> None:
     with progress_bar() as progress:
         tasks = {}
 
-        def hear(name: str, news: News) -> None:
+        def hear(name: str, news: Progress) -> None:
             if name not in tasks:
                 tasks[name] = progress.add_task(f"training a small network: {name}", total=1.0)
             progress.update(tasks[name], completed=news.share)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -14,40 +16,72 @@ from cretta.cli.datasets import NAMED
 from cretta.data import ImageDataset, image_folder
 from cretta.errors import OptionError
 from cretta.models import build
+from cretta.models.opened import open_model
+from cretta.models.weights import Classifier, warm_start
 from cretta.options import unknown
-from cretta.training import News, Recipe, train
+from cretta.training import Progress, Recipe, Trained, checkpoint_settings, train
+from cretta.training.curve import draw_curve
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is trained on what: all that a checkpoint needs to resume with one command."""
+
+    dataset: str
+    architecture: str
+    init: str | None
+    root: str | None
+    test: str | None
+    size: int | None
+    threads: int | None
+    recipe: dict[str, Any]
 
 
 @app.command("train")
 def train_command(
-    dataset: Annotated[
-        str, typer.Argument(help="cifar10, cifar100, tiny-imagenet-200, embedded, or a folder of class folders.")
-    ],
     output: Annotated[Path, typer.Option(help="Where the weights go (.safetensors).")],
+    dataset: Annotated[
+        str | None, typer.Argument(help="cifar10, cifar100, tiny-imagenet-200, embedded, or a folder of class folders.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the unfinished training of --output with its own settings.")
+    ] = False,
     architecture: Annotated[str, typer.Option(help="wrn-depth-width or resnet-depth[-width].")] = "wrn-40-2",
-    epochs: Annotated[float | None, typer.Option(help="How often every image is seen.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Train for so long instead.")] = None,
+    init: Annotated[
+        str | None, typer.Option(help="Start from these weights: a shipped model's name or a file.")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the training images.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Train for this long instead, over all restarts.")] = None,
     root: Annotated[Path | None, typer.Option(help="Where datasets lie.", show_default="as for cretta data")] = None,
     test: Annotated[Path | None, typer.Option(help="For a folder: another one, to test on.")] = None,
     size: Annotated[int | None, typer.Option(help="For a folder: scale and crop images to this side.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Images a step.")] = 128,
+    batch_size: Annotated[int, typer.Option(help="Images per step.")] = 128,
     lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 0.25,
+    warmup: Annotated[float, typer.Option(help="Share of the budget in which the learning rate rises.")] = 0.15,
     weight_decay: Annotated[float, typer.Option(help="Of convolutions and the last layer.")] = 5e-4,
     augmix: Annotated[float, typer.Option(help="Share of the images that AugMix changes.")] = 0.8,
-    progressive: Annotated[bool, typer.Option(help="Begin with small images: much faster.")] = True,
-    ema: Annotated[float | None, typer.Option(help="Keep an average of the weights with this decay.")] = None,
+    jsd: Annotated[
+        float, typer.Option(help="Weight of AugMix's Jensen-Shannon loss (paper: 12); three times the work.")
+    ] = 0.0,
+    progressive: Annotated[
+        float, typer.Option(help="Share of the budget trained on smaller images, which is much faster.")
+    ] = 0.75,
+    average: Annotated[float, typer.Option(help="Average the weights over this last share of the budget.")] = 0.0,
+    holdout: Annotated[int, typer.Option(help="Training images to measure on after each epoch.")] = 0,
+    backend: Annotated[
+        str, typer.Option(help="auto (times them and takes the fastest), plain, kernels or bfloat16.")
+    ] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", show_default="all cores")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
-    """Train a source model that is robust to begin with (AugMix), and can be stopped at any time.
+    """Train a source model that is robust before any adaptation (AugMix), and can be stopped at any time.
 
-    All that is needed to go on is kept beside the output once a minute and on Ctrl-C: the same command goes on where
-    it was. With `--epochs` the result does not depend on when it was stopped.
-
-    The WRN-40-2 that comes with cretta took 100 minutes on two cores:
+    The whole state is saved beside the output once a minute and on Ctrl-C: the same command, or
+    `cretta train --resume --output …`, resumes. With `--epochs` the result does not depend on where it was stopped.
+    Beside the weights lie a log (.csv) and the training curve (.png).
 
     `cretta train cifar10 --minutes 100 --output wrn-40-2.safetensors`
 
@@ -55,70 +89,106 @@ def train_command(
 
     `cretta train embedded --architecture resnet-8 --epochs 5 --output tiny.safetensors`
     """
-    with plain_errors(), stopping("what is learnt is kept beside the output"):
+    with plain_errors(), stopping("the state is saved beside the output"):
         check_output(output, (".safetensors",))
         if output.exists() and not overwrite:
             raise OptionError(f"{output} exists already; choose another name, or pass --overwrite.")
-        recipe = Recipe(
-            epochs=epochs,
-            minutes=minutes,
-            batch_size=batch_size,
-            lr=lr,
-            weight_decay=weight_decay,
-            augmix=augmix,
-            progressive=progressive,
-            ema=ema,
-            seed=seed,
-        )
-        if threads is not None:
-            if threads < 1:
-                raise OptionError(f"--threads {threads}: give at least 1.")
-            torch.set_num_threads(threads)
-        training, testing = _datasets(dataset, root, test, size)
-        torch.manual_seed(seed)
-        model = build(architecture, classes=len(training.classes))
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[details]}"),
-        )
-        with bars(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-            task = bar.add_task(f"{architecture} on {training.name}", total=1.0, details="")
-
-            def hear(news: News) -> None:
-                details = f"epoch {news.epoch:.2f} · loss {news.loss:.3f} · {news.side} px"
-                bar.update(task, completed=news.share, details=details)
-
-            facts = {"architecture": architecture, "classes": list(training.classes), "dataset": training.name}
-            trained = train(
-                training,
-                model,
-                recipe,
-                output,
-                test=testing,
-                facts=facts,
-                device=device,
-                save_every=save_every,
-                progress=hear,
+        if resume:
+            if dataset is not None:
+                raise OptionError(f"--resume takes the dataset from the checkpoint: leave out {dataset!r}.")
+            settings = Settings(**checkpoint_settings(output))
+        else:
+            if dataset is None:
+                raise OptionError(f"no dataset: give one of {', '.join(NAMED)}, a folder, or --resume.")
+            recipe = Recipe(
+                epochs=epochs,
+                minutes=minutes,
+                batch_size=batch_size,
+                lr=lr,
+                warmup=warmup,
+                weight_decay=weight_decay,
+                augmix=augmix,
+                jsd=jsd,
+                progressive=progressive,
+                average=average,
+                holdout=holdout,
+                backend=backend,
+                seed=seed,
             )
-    told = f"{trained.epochs:.1f} epochs in {trained.minutes:.1f} minutes"
+            places = [str(path) if path else None for path in (root, test)]
+            settings = Settings(
+                dataset, architecture, init, places[0], places[1], size, threads, dataclasses.asdict(recipe)
+            )
+        trained, testing = _train(settings, output, device, save_every)
+    message = f"{trained.epochs:.1f} epochs in {trained.minutes:.1f} minutes"
     if testing is not None:
-        told += (
+        message += (
             f"; {testing.name}, {len(testing)} images: accuracy {100 * trained.accuracy:.2f} %, "
             f"ECE {100 * trained.calibration_error:.2f} %"
         )
-    console.print(f"{told}.\nWeights: {output}", highlight=False, soft_wrap=True)
+    console.print(f"{message}.\nWeights: {output}", highlight=False, soft_wrap=True)
 
 
-def _datasets(
-    name: str, root: Path | None, test: Path | None, size: int | None
-) -> tuple[ImageDataset, ImageDataset | None]:
-    """What to train and what to test on."""
+def _train(settings: Settings, output: Path, device: str, save_every: float) -> tuple[Trained, ImageDataset | None]:
+    recipe = Recipe(**settings.recipe)
+    if settings.threads is not None:
+        if settings.threads < 1:
+            raise OptionError(f"--threads {settings.threads}: give at least 1.")
+        torch.set_num_threads(settings.threads)
+    training, testing = _datasets(settings)
+    torch.manual_seed(recipe.seed)
+    model = build(settings.architecture, classes=len(training.classes))
+    if settings.init is not None:
+        source = open_model(settings.init).net
+        if not isinstance(source, Classifier):
+            raise OptionError(f"--init {settings.init}: expected a WideResNet or ResNet of cretta.models.")
+        replaced = warm_start(model, source)
+        if replaced:
+            console.print(f"not taken from {settings.init}, for their shape differs: {', '.join(replaced)}")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[details]}"),
+    )
+    with bars(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+        task = bar.add_task(f"{settings.architecture} on {training.name}", total=1.0, details="")
+
+        def show(progress: Progress) -> None:
+            accuracy = "" if math.isnan(progress.accuracy) else f" · held out {100 * progress.accuracy:.1f} %"
+            details = f"epoch {progress.epoch:.2f} · loss {progress.loss:.3f}{accuracy} · {progress.side} px"
+            bar.update(task, completed=progress.share, details=f"{details} · {progress.rate:.0f} images/s")
+
+        trained = train(
+            training,
+            model,
+            recipe,
+            output,
+            test=testing,
+            facts={
+                "architecture": settings.architecture,
+                "classes": list(training.classes),
+                "dataset": training.name,
+                "init": settings.init,
+            },
+            settings=dataclasses.asdict(settings),
+            device=device,
+            save_every=save_every,
+            progress=show,
+        )
+    draw_curve(trained.log, output.with_suffix(".png"), f"{settings.architecture} on {training.name}")
+    return trained, testing
+
+
+def _datasets(settings: Settings) -> tuple[ImageDataset, ImageDataset | None]:
+    """Return the training images, and those to test on."""
+    name, root = settings.dataset, Path(settings.root) if settings.root else None
     if name in NAMED:
         training, testing = NAMED[name]
         return training(root), testing(root)
     if not Path(name).is_dir():
         raise unknown("dataset", name, (*NAMED, "or a folder"))
-    mine = image_folder(name, labelled=True, size=size)
-    return mine, image_folder(test, labelled=True, classes=mine.classes, size=size) if test else None
+    mine = image_folder(name, labelled=True, size=settings.size)
+    if settings.test is None:
+        return mine, None
+    return mine, image_folder(settings.test, labelled=True, classes=mine.classes, size=settings.size)

@@ -103,6 +103,22 @@ def load_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], model: A
     return model
 
 
+def warm_start(model: Classifier, source: Classifier) -> list[str]:
+    """Copy the tensors of ``source`` into ``model`` where name and shape agree; return the names of the others.
+
+    For another number of classes that is the last layer. Networks that share less than half are refused.
+    """
+    state, given = model.state_dict(), source.state_dict()
+    others = [name for name, value in state.items() if name not in given or given[name].shape != value.shape]
+    if 2 * len(others) > len(state):
+        raise StateError(
+            f"{type(source).__name__}({source.extra_repr()}) has {len(state) - len(others)} of the {len(state)} tensors "
+            f"of {type(model).__name__}({model.extra_repr()}): start from weights of the same architecture."
+        )
+    model.load_state_dict({name: value if name in others else given[name] for name, value in state.items()})
+    return others
+
+
 def _index() -> dict[str, dict[str, Any]]:
     try:
         index: dict[str, dict[str, Any]] = json.loads((SHIPPED / "index.json").read_text("utf-8"))

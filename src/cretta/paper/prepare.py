@@ -14,14 +14,14 @@ from cretta.data import FileDataset, ImageDataset
 from cretta.errors import StateError
 from cretta.models import build
 from cretta.paper.scale import Preparation, Scale
-from cretta.training import News, Recipe, train
+from cretta.training import Progress, Recipe, train
 
 
 def prepare(
     scale: Scale,
     runs: Iterable[Run],
     root: Path | None = None,
-    progress: Callable[[str, News], None] = lambda name, news: None,
+    progress: Callable[[str, Progress], None] = lambda name, news: None,
     at_most: int | None = None,
 ) -> list[Path]:
     """Trains the networks that the runs name, that the scale can train and that are not there yet.
@@ -49,7 +49,7 @@ def prepare(
 
 
 def _train(
-    preparation: Preparation, training: ImageDataset, output: Path, progress: Callable[[str, News], None]
+    preparation: Preparation, training: ImageDataset, output: Path, progress: Callable[[str, Progress], None]
 ) -> None:
     dataset = _thinned(training, min(preparation.at_most, preparation.images))
     recipe = Recipe(
@@ -57,6 +57,7 @@ def _train(
         batch_size=min(64, len(dataset)),
         lr=0.1,
         augmix=0.0,
+        backend="plain",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)

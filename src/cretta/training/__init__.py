@@ -1,6 +1,6 @@
 """Source models: a short, resumable recipe."""
 
 from cretta.training.recipe import Recipe
-from cretta.training.trainer import News, Trained, train
+from cretta.training.trainer import Progress, Row, Trained, checkpoint_settings, evaluate, train
 
-__all__ = ["News", "Recipe", "Trained", "train"]
+__all__ = ["Progress", "Recipe", "Row", "Trained", "checkpoint_settings", "evaluate", "train"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import math
 import signal
@@ -12,45 +13,71 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cretta import states
-from cretta.data import ImageDataset
+from cretta.data import ArrayDataset, ImageDataset
 from cretta.errors import OptionError, StateError
+from cretta.files import replacing
 from cretta.measure import Accuracy, Calibration
 from cretta.models.weights import WEIGHTS
+from cretta.training import backends
 from cretta.training.augmix import augmix
 from cretta.training.recipe import Recipe
 
 KIND = "training checkpoint"
+STATISTICS_BATCHES = 64
+"""Batches from which BatchNorm statistics of averaged weights are estimated."""
 
 
 @dataclasses.dataclass(frozen=True)
-class News:
-    """How far training is after a step."""
+class Progress:
+    """The state of training after a step."""
 
     step: int
     share: float
     """Of the budget, 0 to 1."""
     epoch: float
     loss: float
-    """Mean over the last steps."""
+    """Mean over the last 50 steps."""
     side: int
-    """Of the images just now."""
+    """Of the images in this step."""
     images: int
     """In this step."""
+    rate: float
+    """Images per second over the last 50 steps."""
+    accuracy: float
+    """On the held-out images, at the last evaluation; NaN before the first."""
+    backend: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the training log."""
+
+    epoch: float
+    step: int
+    minutes: float
+    lr: float
+    side: int
+    loss: float
+    accuracy: float
+    """On the held-out images; NaN without any."""
+    calibration_error: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What came of it."""
+    """The result of a finished training."""
 
     epochs: float
     minutes: float
     accuracy: float
     calibration_error: float
+    log: tuple[Row, ...]
 
 
 def train(
@@ -61,30 +88,36 @@ def train(
     *,
     test: ImageDataset | None = None,
     facts: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
     device: str | torch.device = "cpu",
     save_every: float = 60.0,
-    progress: Callable[[News], None] = lambda news: None,
+    progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Trained:
-    """Trains ``model`` in place and writes its weights, with ``facts`` about them, to ``output``, replacing it.
+    """Train ``model`` in place and write its weights, with ``facts`` about them, to ``output``.
 
-    Every ``save_every`` seconds, and when interrupted, all that is needed to go on is written to
-    ``<output>.checkpoint``; a call with the same arguments goes on from there.
+    Every ``save_every`` seconds, and when interrupted, the whole state is written to ``<output>.checkpoint``; a call
+    with the same arguments resumes from it. ``settings`` are stored in it for :func:`checkpoint_settings`. The output's
+    name with the suffix .csv holds the log, one row per epoch.
     """
-    target, kept = Path(output), Path(f"{output}.checkpoint")
+    target, checkpoint = Path(output), checkpoint_of(output)
     if not target.parent.is_dir():
-        raise OptionError(f"output {target}: the folder {target.parent} does not exist; make it first.")
-    if len(dataset) < recipe.batch_size:
-        raise OptionError(
-            f"batch_size={recipe.batch_size}: {dataset.name} has only {len(dataset)} images; give a smaller batch_size."
-        )
+        raise OptionError(f"output {target}: the folder {target.parent} does not exist; create it first.")
     if int(dataset.labels.min()) < 0:
-        raise OptionError(f"{dataset.name} has images without labels: training needs one an image.")
+        raise OptionError(f"{dataset.name} has images without labels: training needs a label per image.")
+    if len(dataset) - recipe.holdout < recipe.batch_size:
+        raise OptionError(
+            f"batch_size={recipe.batch_size}: {dataset.name} has only {len(dataset)} images, {recipe.holdout} of them "
+            "held out; give a smaller batch_size or holdout."
+        )
     height, width = dataset[0][0].shape[:2]
     if height != width:
         raise OptionError(f"images of {dataset.name} are {height} × {width}: training takes square ones; give a size.")
-    run = _Run(dataset, model, recipe, torch.device(device))
-    if kept.is_file():
-        run.restore(kept)
+    run = _Run(dataset, model, recipe, torch.device(device), settings or {})
+    if checkpoint.is_file():
+        run.restore(checkpoint)
+    elif recipe.backend == "auto":
+        run.choose_backend()
+    run.save(checkpoint)  # the choice of a backend depends on the clock: it must survive a kill
     saved = time.monotonic()
     with _interrupt_between_steps() as interrupted:
         try:
@@ -92,30 +125,61 @@ def train(
                 progress(news)
                 if interrupted():
                     raise KeyboardInterrupt
+                if run.end_of_epoch():
+                    run.evaluate()
+                    write_log(log_of(output), run.log)
                 if time.monotonic() - saved > save_every:
-                    run.save(kept)
+                    run.save(checkpoint)
                     saved = time.monotonic()
         except KeyboardInterrupt:
-            run.save(kept)
+            run.save(checkpoint)
             raise
     run.finish()
     accuracy, error = evaluate(model, test, device) if test is not None else (math.nan, math.nan)
-    trained = Trained(run.epoch, run.seconds / 60, accuracy, error)
-    told = {
-        "kind": WEIGHTS,
-        "side": height,
-        **(facts or {}),
-        "recipe": dataclasses.asdict(recipe),
-        **dataclasses.asdict(trained),
-    }
-    states.write(target, model.state_dict(), {key: _plain(value) for key, value in told.items()})
-    kept.unlink(missing_ok=True)
+    trained = Trained(run.epoch, run.seconds / 60, accuracy, error, tuple(run.log))
+    write_log(log_of(output), run.log)
+    summary = {name: value for name, value in dataclasses.asdict(trained).items() if name != "log"}
+    about = {"kind": WEIGHTS, "side": height, **(facts or {}), "recipe": dataclasses.asdict(recipe), **summary}
+    if recipe.holdout and run.log:
+        about |= {"holdout_accuracy": run.log[-1].accuracy, "holdout_calibration_error": run.log[-1].calibration_error}
+    about["backend"] = run.backend
+    states.write(target, model.state_dict(), {key: _finite(value) for key, value in about.items()})
+    checkpoint.unlink(missing_ok=True)
     return trained
+
+
+def checkpoint_of(output: str | Path) -> Path:
+    """Return where the state of an unfinished training is stored."""
+    return Path(f"{output}.checkpoint")
+
+
+def log_of(output: str | Path) -> Path:
+    """Return where the training log is stored."""
+    return Path(output).with_suffix(".csv")
+
+
+def checkpoint_settings(output: str | Path) -> dict[str, Any]:
+    """Return the ``settings`` that an unfinished training was started with."""
+    path = checkpoint_of(output)
+    if not path.is_file():
+        raise StateError(f"{path}: no such file; expected the checkpoint of an unfinished training of {output}.")
+    settings: dict[str, Any] = states.read(path, KIND)[1]["settings"]
+    return settings
+
+
+def write_log(path: Path, log: list[Row]) -> None:
+    """Replace the CSV file at ``path`` by these rows."""
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([field.name for field in dataclasses.fields(Row)])
+        for row in log:
+            values = dataclasses.astuple(row)
+            writer.writerow(["" if isinstance(v, float) and math.isnan(v) else f"{v:.6g}" for v in values])
 
 
 @contextmanager
 def _interrupt_between_steps() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C waits for the end of a step, whose half is no place to go on from; tells whether it was pressed."""
+    """Delay Ctrl-C to the end of a step; yield a function that says whether it was pressed."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # signals reach the main thread only
         return
@@ -130,7 +194,7 @@ def _interrupt_between_steps() -> Iterator[Callable[[], bool]]:
 def evaluate(
     model: nn.Module, dataset: ImageDataset, device: str | torch.device = "cpu", batch_size: int = 500
 ) -> tuple[float, float]:
-    """Accuracy and calibration error (10 bins) as it is, in eval mode."""
+    """Return accuracy and calibration error (10 bins) of ``model`` in eval mode, without adaptation."""
     accuracy, calibration = Accuracy(), Calibration(10)
     model.eval()
     for start in range(0, len(dataset), batch_size):
@@ -145,19 +209,29 @@ def evaluate(
 
 
 class _Run:
-    """What evolves, and how."""
+    """The state of one training and how it advances."""
 
-    def __init__(self, dataset: ImageDataset, model: nn.Module, recipe: Recipe, device: torch.device) -> None:
+    def __init__(
+        self, dataset: ImageDataset, model: nn.Module, recipe: Recipe, device: torch.device, settings: dict[str, Any]
+    ) -> None:
         self.recipe = recipe
         self.model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.device = device
-        self.images = torch.from_numpy(dataset.read(range(len(dataset)))).permute(0, 3, 1, 2)
-        self.labels = torch.from_numpy(dataset.labels)
+        order = np.random.default_rng(recipe.seed).permutation(len(dataset))
+        held_out, used = np.sort(order[: recipe.holdout]), np.sort(order[recipe.holdout :])
+        self.images = torch.from_numpy(dataset.read(used)).permute(0, 3, 1, 2)
+        self.labels = torch.from_numpy(dataset.labels[used])
+        self.held_out = ArrayDataset("held out", dataset.read(held_out), dataset.labels[held_out], dataset.classes)
+        self.settings = settings
         self.about = {"dataset": dataset.name, "images": len(dataset), "recipe": dataclasses.asdict(recipe)}
         self.step = 0
         self.seconds = 0.0
+        self.averaged = 0
         self.losses: list[float] = []
-        self.total = None if recipe.epochs is None else max(1, round(recipe.epochs * len(dataset) / recipe.batch_size))
+        self.times: list[float] = []
+        self.log: list[Row] = []
+        steps_per_epoch = len(self.images) / recipe.batch_size
+        self.total = None if recipe.epochs is None else max(1, round(recipe.epochs * steps_per_epoch))
         decayed = [weight for weight in model.parameters() if weight.dim() > 1]
         others = [weight for weight in model.parameters() if weight.dim() <= 1]
         self.optimizer = torch.optim.SGD(
@@ -166,8 +240,20 @@ class _Run:
             momentum=recipe.momentum,
             nesterov=recipe.momentum > 0,
         )
-        self.average = None if recipe.ema is None else {k: v.clone() for k, v in model.state_dict().items()}
+        self.average = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+        self.use(recipe.backend if recipe.backend != "auto" else "plain")
+
+    def use(self, backend: str) -> None:
+        """Compute the steps to come by ``backend``."""
+        self.backend = backend
+        self.forward = backends.forward(self.model, backend)
+
+    def choose_backend(self) -> None:
+        """Take the fastest backend on a batch of this training."""
+        chosen = self._next()[:32]
+        pixels = self.images[chosen].to(self.device).float().div_(255)
+        self.use(backends.fastest(self.model, _channels_last(pixels), self.labels[chosen].to(self.device))[0])
 
     @property
     def share(self) -> float:
@@ -180,107 +266,175 @@ class _Run:
     def epoch(self) -> float:
         return self.step * self.recipe.batch_size / len(self.images)
 
-    def steps(self) -> Iterator[News]:
-        """Trains until the budget is spent, a step for each news."""
+    def end_of_epoch(self) -> bool:
+        """Tell whether the last step completed an epoch."""
+        size, count = self.recipe.batch_size, len(self.images)
+        return self.step * size // count > (self.step - 1) * size // count
+
+    def steps(self) -> Iterator[Progress]:
+        """Train until the budget is spent; yield after each step."""
         while (share := self.share) < 1:
             begun = time.perf_counter()
             side = self.recipe.side(share, self.images.shape[2])
             chosen = self._next()
-            pixels = self._augmented(self.images[chosen], side).to(self.device)
-            loss = self._learn(pixels, self.labels[chosen].to(self.device), self.recipe.rate(share))
+            loss = self._learn(self._views(self.images[chosen], side), self.labels[chosen], self.recipe.rate(share))
+            if share >= 1 - self.recipe.average:
+                self.averaged += 1
+                for name, weight in self.model.named_parameters():
+                    self.average[name].lerp_(weight.detach(), 1 / self.averaged)
             self.step += 1
-            self.seconds += time.perf_counter() - begun
+            self.times = [*self.times[-49:], time.perf_counter() - begun]
+            self.seconds += self.times[-1]
             self.losses = [*self.losses[-49:], loss]
             if not math.isfinite(loss):
                 raise StateError(
                     f"the loss is {loss} at step {self.step}: training has diverged; give a smaller lr than "
                     f"{self.recipe.lr}, and remove the checkpoint."
                 )
-            yield News(self.step, self.share, self.epoch, sum(self.losses) / len(self.losses), side, len(chosen))
+            yield Progress(
+                step=self.step,
+                share=self.share,
+                epoch=self.epoch,
+                loss=sum(self.losses) / len(self.losses),
+                side=side,
+                images=len(chosen),
+                rate=len(chosen) * len(self.times) / sum(self.times),
+                accuracy=self.log[-1].accuracy if self.log else math.nan,
+                backend=self.backend,
+            )
 
-    def _learn(self, pixels: Tensor, labels: Tensor, rate: float) -> float:
+    def _learn(self, views: list[Tensor], labels: Tensor, rate: float) -> float:
+        """Take one step of SGD on the cross-entropy of the first view, and the divergence between all of them."""
         self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = F.cross_entropy(self.model(pixels.contiguous(memory_format=torch.channels_last)), labels)
+        logits = self.forward(_channels_last(torch.cat(views).to(self.device)))
+        each = logits.chunk(len(views))
+        loss = F.cross_entropy(each[0], labels.to(self.device))
+        if len(views) > 1:
+            loss = loss + self.recipe.jsd * jensen_shannon(each)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        if self.average is not None and self.recipe.ema is not None:
-            for name, value in self.model.state_dict().items():
-                if value.is_floating_point():
-                    self.average[name].lerp_(value, 1 - self.recipe.ema)
-                else:
-                    self.average[name].copy_(value)
         return float(loss.detach())
 
     def _next(self) -> Tensor:
-        """Which images come: permutation after permutation, cut where a batch is full."""
+        """Return the indices of the next batch: permutation after permutation, cut where a batch is full."""
         chosen: list[Tensor] = []
-        position, wanted = self.step * self.recipe.batch_size, self.recipe.batch_size
-        while wanted:
+        position, missing = self.step * self.recipe.batch_size, self.recipe.batch_size
+        while missing:
             epoch, start = divmod(position, len(self.images))
             if self._order[0] != epoch:
                 self._order = (epoch, torch.randperm(len(self.images), generator=self._generator(2 * epoch)))
-            piece = self._order[1][start : start + wanted]
+            piece = self._order[1][start : start + missing]
             chosen.append(piece)
-            position, wanted = position + len(piece), wanted - len(piece)
+            position, missing = position + len(piece), missing - len(piece)
         return torch.cat(chosen)
 
     def _generator(self, number: int) -> torch.Generator:
-        """Random numbers that depend on the seed and the place only: a resumed run draws the same."""
+        """Return random numbers that depend on the seed and ``number`` only: a resumed run draws the same."""
         return torch.Generator().manual_seed(self.recipe.seed * 2**32 + number)
 
-    def _augmented(self, images: Tensor, side: int) -> Tensor:
-        generator = self._generator(2 * self.step + 1)
-        images = flip_and_crop(images, generator, round(self.recipe.padding * images.shape[2] / 32))
-        chosen = torch.rand(len(images), generator=generator) < self.recipe.augmix
-        pixels = images.float().div_(255)
-        if bool(chosen.any()):
-            pixels[chosen] = augmix(images[chosen], generator, severity=self.recipe.severity)
+    def _views(self, images: Tensor, side: int) -> list[Tensor]:
+        """Return the augmented batch, and with the Jensen-Shannon loss two AugMix versions beside the plain one."""
+        recipe, generator = self.recipe, self._generator(2 * self.step + 1)
+        images = flip_and_crop(images, generator, round(recipe.padding * images.shape[2] / 32))
+        views = [images.float().div_(255)]
+        if recipe.jsd:
+            views += [augmix(images, generator, severity=recipe.severity) for _ in range(2)]
+        else:
+            chosen = torch.rand(len(images), generator=generator) < recipe.augmix
+            if bool(chosen.any()):
+                views[0][chosen] = augmix(images[chosen], generator, severity=recipe.severity)
         if side != images.shape[2]:
-            pixels = F.interpolate(pixels, (side, side), mode="bilinear", antialias=True)
-        return pixels
+            views = [F.interpolate(view, (side, side), mode="bilinear", antialias=True) for view in views]
+        return views
+
+    def evaluate(self) -> None:
+        """Append a row to the log, with accuracy and calibration error on the held-out images."""
+        accuracy = error = math.nan
+        if len(self.held_out):
+            accuracy, error = evaluate(self.model, self.held_out, self.device)
+        share, loss = self.share, sum(self.losses) / len(self.losses)
+        side, rate = self.recipe.side(share, self.images.shape[2]), self.recipe.rate(share)
+        self.log.append(Row(self.epoch, self.step, self.seconds / 60, rate, side, loss, accuracy, error))
 
     def finish(self) -> None:
-        """The average, if there is one, becomes the model; eval mode."""
-        if self.average is not None:
-            self.model.load_state_dict(self.average)
+        """Take the averaged weights, if any, with BatchNorm statistics estimated for them; leave eval mode on."""
+        if self.averaged:
+            with torch.no_grad():
+                for name, weight in self.model.named_parameters():
+                    weight.copy_(self.average[name])
+            self._estimate_statistics()
+        if self.averaged or not self.log or self.log[-1].step != self.step:
+            self.evaluate()
         self.model.eval()
+
+    def _estimate_statistics(self) -> None:
+        """Replace the running statistics of BatchNorm by their plain means over the next training batches."""
+        norms = [layer for layer in self.model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        momenta = [layer.momentum for layer in norms]
+        last = self.step
+        self.model.train()
+        for count in range(STATISTICS_BATCHES):
+            for layer in norms:
+                layer.momentum = 1 / (count + 1)
+            views = self._views(self.images[self._next()], self.images.shape[2])
+            with torch.no_grad():
+                self.model(_channels_last(views[0].to(self.device)))
+            self.step += 1
+        self.step = last
+        for layer, momentum in zip(norms, momenta, strict=True):
+            layer.momentum = momentum
 
     def save(self, path: Path) -> None:
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for number, weight in enumerate(self.model.parameters()):
             if "momentum_buffer" in (state := self.optimizer.state.get(weight, {})):
                 tensors[f"momentum.{number}"] = state["momentum_buffer"]
-        tensors |= {f"average.{name}": value for name, value in (self.average or {}).items()}
-        place = {"step": self.step, "seconds": self.seconds, "losses": self.losses}
-        states.write(path, tensors, {"kind": KIND, "about": self.about, **place})
+        if self.averaged:
+            tensors |= {f"average.{name}": value for name, value in self.average.items()}
+        log = [[_finite(value) for value in dataclasses.astuple(row)] for row in self.log]
+        place = {"step": self.step, "seconds": self.seconds, "losses": self.losses, "averaged": self.averaged}
+        about = {"kind": KIND, "about": self.about, "settings": self.settings, "backend": self.backend, "log": log}
+        states.write(path, tensors, {**about, **place})
 
     def restore(self, path: Path) -> None:
         tensors, facts = states.read(path, KIND)
         if facts["about"] != self.about:
             differing = [key for key in self.about if facts["about"].get(key) != self.about[key]]
             raise StateError(
-                f"{path} is of another training ({', '.join(differing)} differ): give the same settings to go on, "
-                "another output, or remove the file to begin anew."
+                f"{path} belongs to another training ({', '.join(differing)} differ): give the same settings to resume "
+                "it, another output, or remove the file to start over."
             )
         state = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         try:
             self.model.load_state_dict(state)
-        except RuntimeError as wrong:
-            raise StateError(f"{path} is of another model ({str(wrong).splitlines()[-1].strip()}).") from wrong
+        except RuntimeError as error:
+            raise StateError(f"{path} belongs to another model ({str(error).splitlines()[-1].strip()}).") from error
         for number, weight in enumerate(self.model.parameters()):
             if (buffer := tensors.get(f"momentum.{number}")) is not None:
                 like = torch.empty_like(weight)  # in the weight's memory order
                 self.optimizer.state[weight]["momentum_buffer"] = like.copy_(buffer)
-        if self.average is not None:
-            self.average = {name: tensors[f"average.{name}"].clone().to(self.device) for name in self.average}
         self.step, self.seconds, self.losses = facts["step"], facts["seconds"], facts["losses"]
+        self.averaged = facts["averaged"]
+        if self.averaged:
+            for name, value in self.average.items():
+                value.copy_(tensors[f"average.{name}"])
+        self.log = [Row(*(math.nan if value is None else value for value in row)) for row in facts["log"]]
+        self.use(facts["backend"])
+
+
+def jensen_shannon(logits: tuple[Tensor, ...]) -> Tensor:
+    """Return the mean over the batch of JSD(p_1, …, p_n) = H(mean p) − mean H(p), in nats."""
+    probabilities = [each.softmax(1) for each in logits]
+    log_mixture = torch.stack(probabilities).mean(0).clamp(1e-7, 1).log()
+    divergences = [F.kl_div(log_mixture, p, reduction="batchmean") for p in probabilities]
+    return torch.stack(divergences).mean()
 
 
 def flip_and_crop(images: Tensor, generator: torch.Generator, padding: int) -> Tensor:
-    """Mirrored left to right by chance, and shifted by up to ``padding`` pixels with reflected borders."""
+    """Mirror half of the images, and shift each by up to ``padding`` pixels with reflected borders."""
     count, _, height, width = images.shape
     moves = torch.randint(-padding, padding + 1, (2, count), generator=generator)
     mirrored = torch.rand(count, 1, generator=generator) < 0.5
@@ -291,11 +445,15 @@ def flip_and_crop(images: Tensor, generator: torch.Generator, padding: int) -> T
     return images.permute(0, 2, 3, 1)[sample, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
 
 
-def _reflected(places: Tensor, size: int) -> Tensor:
-    places = places.abs()
-    return torch.where(places >= size, 2 * (size - 1) - places, places)
+def _reflected(positions: Tensor, size: int) -> Tensor:
+    positions = positions.abs()
+    return torch.where(positions >= size, 2 * (size - 1) - positions, positions)
 
 
-def _plain(value: object) -> object:
-    """JSON has no NaN."""
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def _finite(value: Any) -> Any:
+    """Return None for NaN, which JSON does not have."""
     return None if isinstance(value, float) and math.isnan(value) else value
