@@ -172,7 +172,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back: boo
 def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
     """Return the gradient of the weight of ``F.conv2d(x, weight, padding=1)``, given that of its output.
 
-    The transpose of :func:`convolve` in its weight: dw = Gᵀ [Σ_tiles (A g Aᵀ) (Bᵀ x B)] G, by Winograd's F(2 × 2, 3 × 3).
+    The transpose of :func:`convolve` in its weight, by Winograd: dw = Gᵀ [Σ_tiles (A g Aᵀ) (Bᵀ x B)] G.
     """
     assert KERNELS is not None
     images, inputs, height, width = x.shape

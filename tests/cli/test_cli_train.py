@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from cretta.cli import app
 from cretta.data import embedded
 
-SMALL = ["--architecture", "resnet-8-4", "--batch-size", "100", "--threads", "1"]
+SMALL = ["--architecture", "resnet-8-4", "--batch-size", "100", "--threads", "1", "--backend", "plain"]
 
 
 def command(output: str, *options: str) -> list[str]:
@@ -76,7 +76,7 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
         folder = tmp_path / "mine" / shown.classes[shown.labels[number]]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(shown.images[number]).save(folder / f"{number}.png")
-    options = [*SMALL[:2], "--batch-size", "20", "--epochs", "1", "--size", "16", "--ema", "0.9"]
+    options = [*SMALL[:2], "--batch-size", "20", "--epochs", "1", "--size", "16", "--average", "0.5"]
     output = tmp_path / "mine.safetensors"
     mine = str(tmp_path / "mine")
     result = CliRunner().invoke(app, ["train", mine, "--test", mine, "--output", str(output), *options])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from cretta.errors import OptionError, StateError
 from cretta.models import build, load, load_checkpoint
 from cretta.models.opened import open_model
 from cretta.training import Progress, Recipe, train
-from cretta.training.trainer import evaluate, flip_and_crop
+from cretta.training.augmix import augmix
+from cretta.training.trainer import evaluate, flip_and_crop, jensen_shannon
 
 
 def small(count: int = 100) -> ArrayDataset:
@@ -29,7 +32,7 @@ def model() -> Any:
 
 
 def test_a_step_is_plain_sgd_with_nesterov_momentum_and_decay_of_matrices_only(tmp_path: Path) -> None:
-    recipe = Recipe(epochs=0.6, batch_size=20, augmix=0.0, padding=0, progressive=False, lr=0.1)  # three steps
+    recipe = Recipe(epochs=0.6, batch_size=20, augmix=0.0, padding=0, progressive=0, lr=0.1)  # three steps
     dataset = small()
     trained, plain = model(), model()
     train(dataset, trained, recipe, tmp_path / "out.safetensors")
@@ -66,7 +69,7 @@ def test_it_learns_what_it_is_shown(tmp_path: Path) -> None:
     result = train(
         shown,
         trained,
-        Recipe(epochs=40, batch_size=20, augmix=0.0, padding=0, progressive=False, lr=0.1),
+        Recipe(epochs=40, batch_size=20, augmix=0.0, padding=0, progressive=0, lr=0.1),
         tmp_path / "out.safetensors",
         test=shown,
     )
@@ -91,14 +94,18 @@ def test_what_is_written_is_the_model_and_says_what_it_is(tmp_path: Path) -> Non
     torch.testing.assert_close(opened.net(x), trained(x))
     assert facts["accuracy"] == result.accuracy
     assert facts["recipe"]["epochs"] == 0.4
-    assert [each.name for each in tmp_path.iterdir()] == ["out.safetensors"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out.csv", "out.safetensors"]
 
 
-@pytest.mark.parametrize("ema", [None, 0.8])
-def test_interrupted_anywhere_and_continued_it_gives_the_same_bytes(tmp_path: Path, ema: float | None) -> None:
-    recipe = Recipe(epochs=1.6, batch_size=20, ema=ema)  # eight steps, all four sizes, an epoch's end inside
+@pytest.mark.parametrize(
+    "options", [{}, {"average": 0.4, "holdout": 20}, {"jsd": 12.0}, {"backend": "kernels"}], ids=str
+)
+def test_interrupted_anywhere_and_continued_it_gives_the_same_bytes(tmp_path: Path, options: dict[str, Any]) -> None:
+    count = 100 + options.get("holdout", 0)
+    # Eight steps, all four sizes, an epoch's end inside.
+    recipe = Recipe(**{"epochs": 1.6, "batch_size": 20, "backend": "plain", **options})
     sides: list[int] = []
-    train(small(), model(), recipe, tmp_path / "whole.safetensors", progress=lambda news: sides.append(news.side))
+    train(small(count), model(), recipe, tmp_path / "whole.safetensors", progress=lambda now: sides.append(now.side))
     assert sorted(set(sides)) == [20, 24, 28, 32]
 
     def stop(news: Progress) -> None:
@@ -108,36 +115,112 @@ def test_interrupted_anywhere_and_continued_it_gives_the_same_bytes(tmp_path: Pa
     path = tmp_path / "cut.safetensors"
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            train(small(), model(), recipe, path, progress=stop)
+            train(small(count), model(), recipe, path, progress=stop)
         assert not path.exists()
-    train(small(), model(), recipe, path)
+    train(small(count), model(), recipe, path)
+    assert _without_time(tmp_path / "cut.csv") == _without_time(tmp_path / "whole.csv")
     whole, cut = load_file(tmp_path / "whole.safetensors"), load_file(path)
     assert whole.keys() == cut.keys()
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
 
-def test_the_average_is_an_average(tmp_path: Path) -> None:
-    recipe = Recipe(epochs=0.4, batch_size=20, ema=0.75)
+def _without_time(log: Path) -> list[dict[str, str]]:
+    with log.open(newline="") as file:
+        return [{name: value for name, value in row.items() if name != "minutes"} for row in csv.DictReader(file)]
+
+
+def test_the_average_is_the_mean_of_the_last_weights_with_statistics_of_its_own(tmp_path: Path) -> None:
+    recipe = Recipe(epochs=1.0, batch_size=20, average=0.6, augmix=0.0, padding=0, progressive=0, backend="plain")
     seen: list[dict[str, torch.Tensor]] = []
     trained = model()
-    first = {name: value.clone() for name, value in trained.state_dict().items()}
     train(
         small(),
         trained,
         recipe,
         tmp_path / "out.safetensors",
-        progress=lambda news: seen.append({name: value.clone() for name, value in trained.state_dict().items()}),
+        progress=lambda now: seen.append({name: value.clone() for name, value in trained.state_dict().items()}),
     )
-    name = "fc.weight"
-    expected = first[name]
-    for state in seen:
-        expected = 0.75 * expected + 0.25 * state[name]
-    assert not torch.equal(seen[0][name], seen[1][name])
-    torch.testing.assert_close(trained.state_dict()[name], expected)
+    assert len(seen) == 5
+    assert not torch.equal(seen[2]["fc.weight"], seen[3]["fc.weight"])
+    for name in ("fc.weight", "norm1.weight", "conv1.weight"):
+        expected = (seen[2][name] + seen[3][name] + seen[4][name]) / 3
+        torch.testing.assert_close(trained.state_dict()[name], expected)
+    # The first layer's statistics over every image, each seen equally often (64 batches are 12.8 epochs).
+    images = torch.from_numpy(small().images).permute(0, 3, 1, 2).float() / 255
+    with torch.no_grad():
+        mean = trained.conv1(images).mean((0, 2, 3))
+    torch.testing.assert_close(trained.norm1.running_mean, mean, rtol=0.02, atol=0.01)
+
+
+def test_the_log_has_a_row_per_epoch_with_the_accuracy_on_held_out_images(tmp_path: Path) -> None:
+    trained, dataset = model(), small(120)
+    recipe = Recipe(epochs=2, batch_size=20, holdout=20, backend="plain")
+    result = train(dataset, trained, recipe, tmp_path / "out.safetensors")
+    held_out = np.sort(np.random.default_rng(0).permutation(120)[:20])
+    few = ArrayDataset("few", dataset.images[held_out], dataset.labels[held_out], dataset.classes)
+    accuracy, error = evaluate(trained, few)
+    assert [row.step for row in result.log] == [5, 10]
+    assert [row.epoch for row in result.log] == [1, 2]
+    assert result.log[-1].accuracy == accuracy
+    rows = _without_time(tmp_path / "out.csv")
+    assert float(rows[1]["accuracy"]) == pytest.approx(accuracy, rel=1e-5)
+    assert float(rows[1]["calibration_error"]) == pytest.approx(error, rel=1e-5)
+    assert states.read(tmp_path / "out.safetensors", "model weights")[1]["holdout_accuracy"] == accuracy
+
+
+def test_held_out_images_are_not_trained_on(tmp_path: Path) -> None:
+    dataset = small(60)
+    held_out = np.sort(np.random.default_rng(0).permutation(60)[:20])
+    images = dataset.images.copy()
+    images[held_out] = 255 - images[held_out]
+    other = ArrayDataset("small", images, dataset.labels, dataset.classes)
+    results = []
+    for number, each in enumerate((dataset, other)):
+        results.append(model())
+        path = tmp_path / f"{number}.safetensors"
+        train(each, results[-1], Recipe(epochs=1, batch_size=20, holdout=20, backend="plain"), path)
+    assert all(torch.equal(a, b) for a, b in zip(results[0].parameters(), results[1].parameters(), strict=True))
+
+
+def test_the_divergence_is_that_of_its_definition() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = tuple(torch.randn(4, 5, generator=generator) for _ in range(3))
+
+    def entropy(p: torch.Tensor) -> torch.Tensor:
+        return -(p * p.log()).sum(1)
+
+    probabilities = [each.double().softmax(1) for each in logits]
+    mixture = sum(probabilities) / 3
+    expected = (entropy(mixture) - sum(entropy(p) for p in probabilities) / 3).mean()
+    assert float(jensen_shannon(logits)) == pytest.approx(float(expected), abs=1e-6)
+    assert float(jensen_shannon((logits[0],) * 3)) == pytest.approx(0, abs=1e-6)
+
+
+def test_with_the_divergence_a_step_sees_the_plain_batch_and_two_versions_of_it(tmp_path: Path) -> None:
+    shapes: list[torch.Size] = []
+    trained = model()
+    trained.register_forward_pre_hook(lambda module, args: shapes.append(args[0].shape))
+    losses: list[float] = []
+    options: dict[str, Any] = {"epochs": 0.2, "batch_size": 20, "progressive": 0, "padding": 0, "backend": "plain"}
+    start = copy.deepcopy(trained.state_dict())
+    path = tmp_path / "out.safetensors"
+    train(small(), trained, Recipe(jsd=12.0, **options), path, progress=lambda now: losses.append(now.loss))
+    assert shapes[0] == (60, 3, 32, 32)
+    plain = model()
+    plain.load_state_dict(start)
+    plain.train()
+    generator = torch.Generator().manual_seed(1)
+    chosen = torch.randperm(100, generator=torch.Generator().manual_seed(0))[:20]
+    images = flip_and_crop(torch.from_numpy(small().images).permute(0, 3, 1, 2)[chosen], generator, 0)
+    views = [images.float() / 255, augmix(images, generator), augmix(images, generator)]
+    logits = plain(torch.cat(views)).chunk(3)
+    labels = torch.from_numpy(small().labels)[chosen]
+    expected = F.cross_entropy(logits[0], labels) + 12 * jensen_shannon(logits)
+    assert losses == [pytest.approx(float(expected.detach()), rel=1e-4)]
 
 
 def test_a_budget_of_time_is_kept_over_stops(tmp_path: Path) -> None:
-    recipe = Recipe(minutes=0.02, batch_size=20, progressive=False)
+    recipe = Recipe(minutes=0.02, batch_size=20, progressive=0)
     heard: list[float] = []
 
     def stop(news: Progress) -> None:

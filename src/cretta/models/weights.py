@@ -111,9 +111,10 @@ def warm_start(model: Classifier, source: Classifier) -> list[str]:
     state, given = model.state_dict(), source.state_dict()
     others = [name for name, value in state.items() if name not in given or given[name].shape != value.shape]
     if 2 * len(others) > len(state):
+        shared = len(state) - len(others)
         raise StateError(
-            f"{type(source).__name__}({source.extra_repr()}) has {len(state) - len(others)} of the {len(state)} tensors "
-            f"of {type(model).__name__}({model.extra_repr()}): start from weights of the same architecture."
+            f"{type(source).__name__}({source.extra_repr()}) has {shared} of the {len(state)} tensors of "
+            f" {type(model).__name__}({model.extra_repr()}): start from weights of the same architecture."
         )
     model.load_state_dict({name: value if name in others else given[name] for name, value in state.items()})
     return others

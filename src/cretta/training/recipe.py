@@ -68,7 +68,7 @@ class Recipe(OptionSet):
         super().__post_init__()
         if (self.epochs is None) == (self.minutes is None):
             raise OptionError(
-                f"epochs={self.epochs}, minutes={self.minutes}: give exactly one of them, as in epochs=10 or minutes=100."
+                f"epochs={self.epochs}, minutes={self.minutes}: give one of them, as in epochs=10 or minutes=100."
             )
 
     def rate(self, share: float) -> float:

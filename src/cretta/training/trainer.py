@@ -125,8 +125,7 @@ def train(
                 progress(news)
                 if interrupted():
                     raise KeyboardInterrupt
-                if run.end_of_epoch():
-                    run.evaluate()
+                if run.log and run.log[-1].step == run.step:
                     write_log(log_of(output), run.log)
                 if time.monotonic() - saved > save_every:
                     run.save(checkpoint)
@@ -266,11 +265,6 @@ class _Run:
     def epoch(self) -> float:
         return self.step * self.recipe.batch_size / len(self.images)
 
-    def end_of_epoch(self) -> bool:
-        """Tell whether the last step completed an epoch."""
-        size, count = self.recipe.batch_size, len(self.images)
-        return self.step * size // count > (self.step - 1) * size // count
-
     def steps(self) -> Iterator[Progress]:
         """Train until the budget is spent; yield after each step."""
         while (share := self.share) < 1:
@@ -291,6 +285,8 @@ class _Run:
                     f"the loss is {loss} at step {self.step}: training has diverged; give a smaller lr than "
                     f"{self.recipe.lr}, and remove the checkpoint."
                 )
+            if int(self.epoch) > int((self.step - 1) * len(chosen) / len(self.images)):
+                self.evaluate()
             yield Progress(
                 step=self.step,
                 share=self.share,
