@@ -79,8 +79,8 @@ def test_a_step_with_kernels_has_the_loss_gradients_and_statistics_of_double_pre
         assert weight.grad is not None
         assert other.grad is not None
         assert float((weight.grad - other.grad).norm() / other.grad.norm()) < 1e-4, name
-    for (name, value), other in zip(model.named_buffers(), exact.buffers(), strict=True):
-        torch.testing.assert_close(value.double(), other.double(), rtol=1e-5, atol=1e-6, msg=name)
+    for (name, value), precise in zip(model.named_buffers(), exact.buffers(), strict=True):
+        torch.testing.assert_close(value.double(), precise.double(), rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_bfloat16_is_near_and_the_parameters_stay_float32() -> None:
@@ -105,7 +105,7 @@ def test_the_fastest_is_taken_unless_it_gains_next_to_nothing(
     seconds: dict[str, float], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(time for name in seconds for _ in range(backends.TIMED_STEPS) for time in (0.0, seconds[name]))
-    monkeypatch.setattr(backends.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     monkeypatch.setattr(backends, "candidates", lambda model, device: list(seconds))
     model, (images, labels) = network(), batch()
     before = copy.deepcopy(model.state_dict())

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 KILLS = 10
-# Counts calls of and by the library's functions within the training; kills the process at call number `limit` (0: never).
+# Count the calls of and by the library's functions in the training; kill the process at call `limit` (0: never).
 PROGRAM = """
 import os, signal, sys
 import cretta.cli.train as command

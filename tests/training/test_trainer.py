@@ -190,8 +190,8 @@ def test_the_divergence_is_that_of_its_definition() -> None:
         return -(p * p.log()).sum(1)
 
     probabilities = [each.double().softmax(1) for each in logits]
-    mixture = sum(probabilities) / 3
-    expected = (entropy(mixture) - sum(entropy(p) for p in probabilities) / 3).mean()
+    mixture = torch.stack(probabilities).mean(0)
+    expected = (entropy(mixture) - torch.stack([entropy(p) for p in probabilities]).mean(0)).mean()
     assert float(jensen_shannon(logits)) == pytest.approx(float(expected), abs=1e-6)
     assert float(jensen_shannon((logits[0],) * 3)) == pytest.approx(0, abs=1e-6)
 

@@ -16,8 +16,9 @@ from cretta.cli.datasets import NAMED
 from cretta.data import ImageDataset, image_folder
 from cretta.errors import OptionError
 from cretta.models import build
+from cretta.models.classifier import Classifier
 from cretta.models.opened import open_model
-from cretta.models.weights import Classifier, warm_start
+from cretta.models.weights import warm_start
 from cretta.options import unknown
 from cretta.training import Progress, Recipe, Trained, checkpoint_settings, train
 from cretta.training.curve import draw_curve

@@ -390,7 +390,7 @@ class _Run:
                 tensors[f"momentum.{number}"] = state["momentum_buffer"]
         if self.averaged:
             tensors |= {f"average.{name}": value for name, value in self.average.items()}
-        log = [[_finite(value) for value in dataclasses.astuple(row)] for row in self.log]
+        log = [{name: _finite(value) for name, value in dataclasses.asdict(row).items()} for row in self.log]
         place = {"step": self.step, "seconds": self.seconds, "losses": self.losses, "averaged": self.averaged}
         about = {"kind": KIND, "about": self.about, "settings": self.settings, "backend": self.backend, "log": log}
         states.write(path, tensors, {**about, **place})
@@ -417,7 +417,9 @@ class _Run:
         if self.averaged:
             for name, value in self.average.items():
                 value.copy_(tensors[f"average.{name}"])
-        self.log = [Row(*(math.nan if value is None else value for value in row)) for row in facts["log"]]
+        for row in facts["log"]:
+            values: dict[str, Any] = {name: math.nan if value is None else value for name, value in row.items()}
+            self.log.append(Row(**values))
         self.use(facts["backend"])
 
 
