@@ -21,7 +21,7 @@ from cretta.data import CORRUPTIONS
 from cretta.data.pacs import CLASSES, DOMAINS
 from cretta.errors import OptionError, StateError
 from cretta.paper import FULL, QUICK, SCALES, SMOKE, get, missing, prepare, scale
-from cretta.paper.imagenet_model import efficientnet_lite0
+from cretta.models.imagenet import efficientnet_lite0
 
 
 def test_the_smoke_test_is_small() -> None:

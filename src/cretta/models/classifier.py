@@ -33,14 +33,9 @@ class Classifier(nn.Module):
     mean: Tensor | None
     std: Tensor | None
 
-    def __init__(self, depth: int, width: int, classes: int, mean: Channels | None, std: Channels | None) -> None:
+    def __init__(self, classes: int, mean: Channels | None, std: Channels | None) -> None:
         super().__init__()
-        for option, value in (("width", width), ("classes", classes)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{option}={value!r}: give a whole number of at least 1.")
-        self.depth = depth
-        self.width = width
-        self.classes = classes
+        self.classes = at_least_one("classes", classes)
         self.register_buffer("mean", None)
         self.register_buffer("std", None)
         self.set_normalisation(mean, std)
@@ -67,8 +62,16 @@ class Classifier(nn.Module):
         return normalised(x, self.mean, self.std)
 
     def extra_repr(self) -> str:
-        """Say depth, width and classes when printed."""
-        return f"depth={self.depth}, width={self.width}, classes={self.classes}"
+        """Name depth, width (where there are such) and classes when printed."""
+        sizes = [name for name in ("depth", "width", "classes") if hasattr(self, name)]
+        return ", ".join(f"{name}={getattr(self, name)}" for name in sizes)
+
+
+def at_least_one(option: str, value: int) -> int:
+    """Return ``value`` if it is a whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise OptionError(f"{option}={value!r}: give a whole number of at least 1.")
+    return value
 
 
 def initialise(network: nn.Module) -> None:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cretta.errors import OptionError
-from cretta.models.classifier import Channels, Classifier, blocks_per_stage, initialise
+from cretta.models.classifier import Channels, Classifier, at_least_one, blocks_per_stage, initialise
 
 Norm = Literal["batch", "group"]
 GROUPS = 8
@@ -56,7 +56,8 @@ class ResNet(Classifier):
         std: Channels | None = None,
     ) -> None:
         count = blocks_per_stage(depth, 2, "ResNet")
-        super().__init__(depth, width, classes, mean, std)
+        super().__init__(classes, mean, std)
+        self.depth, self.width = depth, at_least_one("width", width)
         if norm not in get_args(Norm):
             raise OptionError(f"norm={norm!r}: give one of {', '.join(get_args(Norm))}.")
         if norm == "group" and width % GROUPS:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cretta.errors import OptionError, StateError
 from cretta.models.classifier import Channels, Classifier
+from cretta.models.imagenet import EfficientNetLite0
 from cretta.models.resnet import Norm, ResNet
 from cretta.models.wide_resnet import WideResNet
 
@@ -70,7 +71,7 @@ def build(
     std: Channels | None = None,
     norm: Norm = "batch",
 ) -> Classifier:
-    """Make an untrained network: "wrn-depth-width", "resnet-depth" or "resnet-depth-width".
+    """Make an untrained network: "wrn-depth-width", "resnet-depth", "resnet-depth-width" or "efficientnet-lite0".
 
     >>> build("resnet-26", classes=100).depth
     26
@@ -81,9 +82,11 @@ def build(
         return WideResNet(int(match[1]), int(match[2]), classes, mean, std)
     if match := re.fullmatch(r"resnet-(\d+)(?:-(\d+))?", architecture):
         return ResNet(int(match[1]), classes, int(match[2] or 16), norm, mean, std)
+    if architecture == "efficientnet-lite0":
+        return EfficientNetLite0(classes, None, mean, std)
     raise OptionError(
-        f"no architecture {architecture!r}: give wrn-depth-width (wrn-28-10), resnet-depth (resnet-26) or "
-        f"resnet-depth-width (resnet-26-32). For shipped weights use load: {', '.join(names())}."
+        f"no architecture {architecture!r}: give wrn-depth-width (wrn-28-10), resnet-depth (resnet-26), "
+        f"resnet-depth-width (resnet-26-32) or efficientnet-lite0. For shipped weights use load: {', '.join(names())}."
     )
 
 

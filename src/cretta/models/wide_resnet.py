@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cretta.errors import OptionError
-from cretta.models.classifier import Channels, Classifier, blocks_per_stage, initialise
+from cretta.models.classifier import Channels, Classifier, at_least_one, blocks_per_stage, initialise
 
 
 class Block(nn.Module):
@@ -66,7 +66,8 @@ class WideResNet(Classifier):
         count = blocks_per_stage(depth, 4, "WideResNet")
         if not 0.0 <= dropout < 1.0:
             raise OptionError(f"dropout={dropout!r}: give a probability in [0, 1).")
-        super().__init__(depth, width, classes, mean, std)
+        super().__init__(classes, mean, std)
+        self.depth, self.width = depth, at_least_one("width", width)
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.block1 = Stage(count, 16, 16 * width, 1, dropout)
         self.block2 = Stage(count, 16 * width, 32 * width, 2, dropout)
