@@ -20,8 +20,8 @@ from cretta.cli import app
 from cretta.data import CORRUPTIONS
 from cretta.data.pacs import CLASSES, DOMAINS
 from cretta.errors import OptionError, StateError
-from cretta.paper import FULL, QUICK, SCALES, SMOKE, get, missing, prepare, scale
 from cretta.models.imagenet import efficientnet_lite0
+from cretta.paper import FULL, QUICK, SCALES, SMOKE, get, missing, prepare, scale
 
 
 def test_the_smoke_test_is_small() -> None:

@@ -14,6 +14,8 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from cretta.cli.console import app, bars, check_output, console, plain_errors, stopping
 from cretta.cli.datasets import NAMED
 from cretta.data import ImageDataset, image_folder
+from cretta.data.catalogue import place
+from cretta.data.pacs import DOMAINS as PACS_DOMAINS
 from cretta.errors import OptionError
 from cretta.models import build
 from cretta.models.classifier import Classifier
@@ -42,15 +44,19 @@ class Settings:
 def train_command(
     output: Annotated[Path, typer.Option(help="Where the weights go (.safetensors).")],
     dataset: Annotated[
-        str | None, typer.Argument(help="cifar10, cifar100, tiny-imagenet-200, embedded, or a folder of class folders.")
+        str | None,
+        typer.Argument(help="cifar10, cifar100, tiny-imagenet-200, pacs, embedded, or a folder of class folders."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the unfinished training of --output with its own settings.")
     ] = False,
-    architecture: Annotated[str, typer.Option(help="wrn-depth-width or resnet-depth[-width].")] = "wrn-40-2",
+    architecture: Annotated[
+        str, typer.Option(help="wrn-depth-width, resnet-depth[-width], efficientnet-lite0.")
+    ] = "wrn-40-2",
     init: Annotated[
-        str | None, typer.Option(help="Start from these weights: a shipped model's name or a file.")
+        str | None, typer.Option(help="Start from these weights: a shipped model's name, a file, or module:callable.")
     ] = None,
+    learn: Annotated[str, typer.Option(help="all parameters, or only those of 'norm and head'.")] = "all",
     epochs: Annotated[float | None, typer.Option(help="Passes over the training images.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Train for this long instead, over all restarts.")] = None,
     root: Annotated[Path | None, typer.Option(help="Where datasets lie.", show_default="as for cretta data")] = None,
@@ -69,6 +75,7 @@ def train_command(
     ] = 0.75,
     average: Annotated[float, typer.Option(help="Average the weights over this last share of the budget.")] = 0.0,
     holdout: Annotated[int, typer.Option(help="Training images to measure on after each epoch.")] = 0,
+    best: Annotated[bool, typer.Option("--best", help="Keep the epoch that was best on the held-out images.")] = False,
     backend: Annotated[
         str, typer.Option(help="auto (times them and takes the fastest), plain, kernels or bfloat16.")
     ] = "auto",
@@ -89,6 +96,8 @@ def train_command(
     Try it on the images that come with cretta:
 
     `cretta train embedded --architecture resnet-8 --epochs 5 --output tiny.safetensors`
+
+    For pacs, one model per domain: {source} in the output's name stands for the domain.
     """
     with plain_errors(), stopping("the state is saved beside the output"):
         check_output(output, (".safetensors",))
@@ -113,6 +122,8 @@ def train_command(
                 progressive=progressive,
                 average=average,
                 holdout=holdout,
+                learn=learn,
+                best=best,
                 backend=backend,
                 seed=seed,
             )
@@ -120,8 +131,30 @@ def train_command(
             settings = Settings(
                 dataset, architecture, init, places[0], places[1], size, threads, dataclasses.asdict(recipe)
             )
-        trained, testing = _train(settings, output, device, save_every)
+        if settings.dataset == "pacs":
+            _train_each_domain(settings, output, device, save_every)
+        else:
+            _report(*_train(settings, output, device, save_every), output)
+
+
+def _train_each_domain(settings: Settings, output: Path, device: str, save_every: float) -> None:
+    """Train one model on each domain of PACS that has none yet."""
+    if "{source}" not in output.name:
+        raise OptionError(
+            f"--output {output}: for pacs, give a name with {{source}}, as in pacs-{{source}}.safetensors."
+        )
+    folder = place("pacs", Path(settings.root) if settings.root else None)
+    for domain in PACS_DOMAINS:
+        weights = output.with_name(output.name.replace("{source}", domain))
+        if not weights.exists():
+            mine = dataclasses.replace(settings, dataset=str(folder / domain))
+            _report(*_train(mine, weights, device, save_every), weights)
+
+
+def _report(trained: Trained, testing: ImageDataset | None, output: Path) -> None:
     message = f"{trained.epochs:.1f} epochs in {trained.minutes:.1f} minutes"
+    if trained.log and not math.isnan(trained.log[-1].accuracy):
+        message += f"; held-out images: accuracy {100 * max(row.accuracy for row in trained.log):.2f} % at best"
     if testing is not None:
         message += (
             f"; {testing.name}, {len(testing)} images: accuracy {100 * trained.accuracy:.2f} %, "

@@ -132,11 +132,11 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         of_input = native.convolve(gradient, weight, back=True) if ctx.needs_input_grad[0] else None
-        return of_input, native.weight_gradient(x, gradient)
+        return of_input, native.weight_gradient(x, gradient) if ctx.needs_input_grad[1] else None
 
 
 class _NormalizedRelu(torch.autograd.Function):

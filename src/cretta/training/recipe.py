@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cretta.errors import OptionError
-from cretta.options import OptionSet, choice, integer, number
+from cretta.options import OptionSet, choice, flag, integer, number
 from cretta.training.backends import BACKENDS
 
 # Small images first: most of the training is done at a fraction of the cost. Shares of the progressive part.
@@ -59,6 +59,10 @@ class Recipe(OptionSet):
     holdout: int = integer(
         0, "training images that are not trained on; accuracy on them is logged after each epoch", at_least=0
     )
+    learn: str = choice(
+        "all", "which parameters are trained; the others keep their initial values", among=("all", "norm and head")
+    )
+    best: bool = flag(False, "keep the weights of the epoch with the highest accuracy on the held-out images")
     backend: str = choice(
         "auto", "how a step is computed; auto times the candidates and takes the fastest", among=("auto", *BACKENDS)
     )
@@ -70,6 +74,13 @@ class Recipe(OptionSet):
             raise OptionError(
                 f"epochs={self.epochs}, minutes={self.minutes}: give one of them, as in epochs=10 or minutes=100."
             )
+
+        if self.best and not self.holdout:
+            raise OptionError(
+                "best=True, holdout=0: the best epoch is chosen on held-out images; give holdout=100, say."
+            )
+        if self.best and self.average:
+            raise OptionError(f"best=True, average={self.average}: give one of them.")
 
     def rate(self, share: float) -> float:
         """Return the learning rate when ``share`` of the budget is spent."""

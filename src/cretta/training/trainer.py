@@ -24,6 +24,7 @@ from cretta.errors import OptionError, StateError
 from cretta.files import replacing
 from cretta.measure import Accuracy, Calibration
 from cretta.models.weights import WEIGHTS
+from cretta.norm import norm_layers
 from cretta.training import backends
 from cretta.training.augmix import augmix
 from cretta.training.recipe import Recipe
@@ -139,8 +140,9 @@ def train(
     write_log(log_of(output), run.log)
     summary = {name: value for name, value in dataclasses.asdict(trained).items() if name != "log"}
     about = {"kind": WEIGHTS, "side": height, **(facts or {}), "recipe": dataclasses.asdict(recipe), **summary}
-    if recipe.holdout and run.log:
-        about |= {"holdout_accuracy": run.log[-1].accuracy, "holdout_calibration_error": run.log[-1].calibration_error}
+    if recipe.holdout:
+        row = max(run.log, key=lambda row: row.accuracy) if recipe.best else run.log[-1]
+        about |= {"holdout_accuracy": row.accuracy, "holdout_calibration_error": row.calibration_error}
     about["backend"] = run.backend
     states.write(target, model.state_dict(), {key: _finite(value) for key, value in about.items()})
     checkpoint.unlink(missing_ok=True)
@@ -231,8 +233,11 @@ class _Run:
         self.log: list[Row] = []
         steps_per_epoch = len(self.images) / recipe.batch_size
         self.total = None if recipe.epochs is None else max(1, round(recipe.epochs * steps_per_epoch))
-        decayed = [weight for weight in model.parameters() if weight.dim() > 1]
-        others = [weight for weight in model.parameters() if weight.dim() <= 1]
+        if recipe.learn == "norm and head":
+            learn_norm_and_head(model)
+        learned = [weight for weight in model.parameters() if weight.requires_grad]
+        decayed = [weight for weight in learned if weight.dim() > 1]
+        others = [weight for weight in learned if weight.dim() <= 1]
         self.optimizer = torch.optim.SGD(
             [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}],
             lr=recipe.lr,
@@ -240,6 +245,7 @@ class _Run:
             nesterov=recipe.momentum > 0,
         )
         self.average = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        self.best: dict[str, Tensor] = {}
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self.use(recipe.backend if recipe.backend != "auto" else "plain")
 
@@ -353,6 +359,8 @@ class _Run:
             accuracy, error = evaluate(self.model, self.held_out, self.device)
         share, loss = self.share, sum(self.losses) / len(self.losses)
         side, rate = self.recipe.side(share, self.images.shape[2]), self.recipe.rate(share)
+        if self.recipe.best and all(accuracy > row.accuracy for row in self.log):
+            self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.log.append(Row(self.epoch, self.step, self.seconds / 60, rate, side, loss, accuracy, error))
 
     def finish(self) -> None:
@@ -362,8 +370,10 @@ class _Run:
                 for name, weight in self.model.named_parameters():
                     weight.copy_(self.average[name])
             self._estimate_statistics()
-        if self.averaged or not self.log or self.log[-1].step != self.step:
+        if self.recipe.average or not self.log or self.log[-1].step != self.step:
             self.evaluate()
+        if self.best:
+            self.model.load_state_dict(self.best)
         self.model.eval()
 
     def _estimate_statistics(self) -> None:
@@ -390,6 +400,7 @@ class _Run:
                 tensors[f"momentum.{number}"] = state["momentum_buffer"]
         if self.averaged:
             tensors |= {f"average.{name}": value for name, value in self.average.items()}
+        tensors |= {f"best.{name}": value for name, value in self.best.items()}
         log = [{name: _finite(value) for name, value in dataclasses.asdict(row).items()} for row in self.log]
         place = {"step": self.step, "seconds": self.seconds, "losses": self.losses, "averaged": self.averaged}
         about = {"kind": KIND, "about": self.about, "settings": self.settings, "backend": self.backend, "log": log}
@@ -412,6 +423,8 @@ class _Run:
             if (buffer := tensors.get(f"momentum.{number}")) is not None:
                 like = torch.empty_like(weight)  # in the weight's memory order
                 self.optimizer.state[weight]["momentum_buffer"] = like.copy_(buffer)
+        prefix = "best."
+        self.best = {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
         self.step, self.seconds, self.losses = facts["step"], facts["seconds"], facts["losses"]
         self.averaged = facts["averaged"]
         if self.averaged:
@@ -421,6 +434,14 @@ class _Run:
             values: dict[str, Any] = {name: math.nan if value is None else value for name, value in row.items()}
             self.log.append(Row(**values))
         self.use(facts["backend"])
+
+
+def learn_norm_and_head(model: nn.Module) -> None:
+    """Freeze all parameters except those of normalization layers and of the last linear layer."""
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    model.requires_grad_(False)
+    for layer in [*(layer for _, layer in norm_layers(model)), *linear[-1:]]:
+        layer.requires_grad_(True)
 
 
 def jensen_shannon(logits: tuple[Tensor, ...]) -> Tensor:
