@@ -3,13 +3,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format browser clean
+.PHONY: demo test stress lint format browser clean
 
 demo: $(VENV)/ready  ## set up, then show what adaptation does on real images
 	$(BIN)/cretta demo
 
 test: lint browser  ## set up, then check everything
 	$(BIN)/pytest --numprocesses auto
+
+stress: $(VENV)/ready-to-test browser  ## run the tests again and again, also under load; takes hours
+	$(BIN)/python scripts/stress.py $(STRESS)
 
 lint: $(VENV)/ready-to-test
 	$(BIN)/ruff check .

@@ -1,7 +1,40 @@
-"""One thread: the networks here are so small that a second one only waits, and sums keep their order."""
+"""One thread: the networks here are so small that a second one only waits, and sums keep their order.
+
+A test that starts a process says so by its marker, so that `make stress` finds it.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
 import torch
 
 torch.set_num_threads(1)
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
+"""Audit events."""
+_started: list[str] = []
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    # Not git, which benchmarks ask for the version of the code: it has ended when the call returns.
+    if event in STARTS and arguments[:1] != ("git",):
+        _started.append(event)
+
+
+sys.addaudithook(_note)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup() -> Generator[None, None, None]:
+    _started.clear()
+    yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    yield
+    if _started and item.get_closest_marker("process") is None:
+        pytest.fail("expected no new process in a test without the marker, got one; add @pytest.mark.process.")

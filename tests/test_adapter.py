@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ import cretta
 import textbook
 from cretta.errors import BatchError, BusyError, CrettaError, ModelError, OptionError, StateError
 from cretta.method import Facts, Objective
+from processes import ENVIRONMENT, LONG
 
 AnyAdapter = cretta.Adapter[Any]
 METHODS = ("cretta", "tent")
@@ -378,13 +378,12 @@ def resume(folder: str) -> None:
 
 
 def in_a_new_process(code: str, *arguments: str) -> None:
-    tests = str(Path(__file__).parent)
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONG,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -408,6 +407,7 @@ def left_and_resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("statistics", ["batch", "moving"])
 @pytest.mark.parametrize("name", RESUMED)
 def test_a_new_process_goes_on_bit_for_bit(left_and_resumed: Path, name: str, statistics: str) -> None:
@@ -1256,7 +1256,7 @@ class Waiting(textbook.SmallNet):
         if Gate.armed:
             Gate.armed = False
             Gate.entered.set()
-            assert Gate.opened.wait(20)
+            assert Gate.opened.wait(LONG)
         return z
 
 
@@ -1278,7 +1278,7 @@ def test_two_threads_at_once(gate: type[Gate], tmp_path: Path) -> None:
     answers: list[Tensor] = []
     thread = threading.Thread(target=lambda: answers.append(model(first)))
     thread.start()
-    assert gate.entered.wait(20)
+    assert gate.entered.wait(LONG)
     uses: list[Callable[[], object]] = [
         lambda: model(third),
         lambda: model.predict(third),
@@ -1290,7 +1290,7 @@ def test_two_threads_at_once(gate: type[Gate], tmp_path: Path) -> None:
         with pytest.raises(BusyError, match=r"another thread.*Nothing was changed"):
             use()
     gate.opened.set()
-    thread.join(20)
+    thread.join(LONG)
     assert not thread.is_alive()
     assert len(answers) == 1
     assert torch.equal(answers[0], expected[0])
@@ -1445,6 +1445,7 @@ def group_norm_in_channels_last() -> None:
         assert last.last.adapted
 
 
+@pytest.mark.process
 def test_group_norm_in_channels_last() -> None:
     """torch's CPU kernel crashes where γ learns, the input does not ask for a gradient and lies channels-last."""
     in_a_new_process("import test_adapter; test_adapter.group_norm_in_channels_last()")

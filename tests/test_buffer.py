@@ -27,6 +27,7 @@ from cretta import SourceBuffer, adapt
 from cretta.buffer import BLOCK
 from cretta.data import ArrayDataset
 from cretta.errors import BatchError, OptionError, StateError
+from processes import LONG
 
 SIDE = 6
 
@@ -949,7 +950,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     SourceBuffer(pixels(100), augment="cifar100", seed=3).save(paths[2])
     assert all(path.stat().st_size > 0.98 * SIZES[path.name] for path in paths[:2])
     command = [sys.executable, "-c", SCRIPT, *map(str, paths)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
     for path in paths:
         path.unlink()
     assert answer.returncode == 0, answer.stderr
@@ -957,6 +958,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux for the resident memory")
 @pytest.mark.parametrize(("kind", "value"), [("bytes", 0.2), ("floats", -1.5)])
 def test_loading_maps_the_file_and_reads_only_what_is_used(elsewhere: dict[str, Any], kind: str, value: float) -> None:
@@ -967,6 +969,7 @@ def test_loading_maps_the_file_and_reads_only_what_is_used(elsewhere: dict[str, 
     assert found["length"] == SIZES[kind] // ((3 if kind == "bytes" else 12) * 256**2)
 
 
+@pytest.mark.process
 def test_kept_augmentations_are_the_same_in_another_process(elsewhere: dict[str, Any]) -> None:
     here = SourceBuffer(pixels(100), augment="cifar100", seed=3)
     here.batch(70, 3)

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from cretta.data import ArrayDataset, FileDataset, image_folder
 from cretta.errors import BatchError, BusyError, OptionError, StateError
 from cretta.predict import Summary, joined, open_images, predict, work
 from cretta.predict.ahead import ahead
+from processes import LONG
 
 AnyAdapter = cretta.Adapter[Any]
 COUNT, BATCH = 46, 8
@@ -549,24 +549,20 @@ def test_images_that_differ_in_size(tmp_path: Path) -> None:
 
 
 def test_reading_stays_a_little_ahead() -> None:
-    running, most, order = 0, 0, []
-    lock = threading.Lock()
+    begun = [threading.Event() for _ in range(20)]
+    order = []
 
     def work(job: int) -> int:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
+        begun[job].set()
         return job * job
 
     for job, result in ahead(range(20), work, depth=2):
         assert result == job * job
         order.append(job)
-        time.sleep(0.001)
-        with lock:
-            running -= 1
+        # The next two are read while this one is in hand, and no others.
+        assert all(event.wait(LONG) for event in begun[: job + 3])
+        assert not any(event.is_set() for event in begun[job + 3 :])
     assert order == list(range(20))
-    assert most <= 4  # two waiting, one in hand, one asked for while that one is handed over
 
 
 def test_an_error_comes_in_its_turn_and_leaving_early_ends_the_thread() -> None:

@@ -488,6 +488,7 @@ def test_half_precision_images_under_autocast_are_learned_from(dtype: torch.dtyp
     assert model.last.adapted, model.last
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

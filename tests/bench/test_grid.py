@@ -15,6 +15,7 @@ from cretta.bench.estimate import estimate
 from cretta.bench.execute import COUNTED
 from cretta.bench.grid import Silent
 from cretta.errors import CrettaError
+from processes import ENVIRONMENT, LONG
 
 HERE = Path(__file__).parent
 
@@ -53,6 +54,28 @@ def test_a_damaged_result_is_computed_anew(tmp_path: Path) -> None:
     assert len(store.set_aside) == 1
 
 
+def test_notes_of_a_process_killed_after_it_had_saved_the_result_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def kill(store: Store, key: str) -> None:
+        raise KilledError
+
+    store = Store(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "forget", kill)
+        with pytest.raises(KilledError):
+            list(run_all([BASE], store, Workshop(), save_every=0.0))
+    (key,) = store.keys()
+    assert any(store.unfinished(key).iterdir())
+    heard = Counting()
+    list(run_all([BASE], store, Workshop(), heard))
+    assert heard.kept == [BASE]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{key}.parquet"]
+
+
 def test_a_wrong_run_stops_the_grid_before_it_begins(tmp_path: Path) -> None:
     heard = Counting()
     with pytest.raises(CrettaError):
@@ -80,14 +103,16 @@ def test_expected_times_fall_to_nothing_as_runs_are_done(tmp_path: Path) -> None
     assert expected[other] == pytest.approx(taken.of().seconds * (60 + 3 * COUNTED) / 60)  # operations are counted, too
 
 
-# Forks of one process that has everything imported: kills then fall into the work, not into imports.
+# Forks of one process that has everything imported: kills then fall into the work, not into imports. They come after a
+# number of function calls, not of seconds, so that the work is never done before.
 HARNESS = """
-import json, os, random, signal, sys, time
+import itertools, json, os, random, signal, sys
 import torch
 torch.set_num_threads(1)
 from cretta.bench import Store, Workshop, product, run_all
 from cretta.bench.grid import Silent
 import kornia.augmentation, torch._dynamo
+from processes import on_every_call, signal_at
 from tiny import BASE
 
 folder, mode = sys.argv[1], sys.argv[2]
@@ -103,39 +128,40 @@ def work(store):
     for _ in run_all(runs, Store(os.path.join(folder, store)), Workshop(), Counting(), save_every=0.0):
         pass
 
-def child(store, delay):
+def child(store, last=None):
     process = os.fork()
     if process == 0:
-        code = 1
+        code, calls = 1, itertools.count()
         try:
+            on_every_call(calls.__next__ if last is None else signal_at(last, signal.SIGKILL))
             work(store)
+            sys.setprofile(None)
+            with open(os.path.join(folder, "calls"), "w") as file:
+                file.write(str(next(calls)))
             code = 0
         finally:
             os._exit(code)
-    if delay is not None:
-        time.sleep(delay)
-        os.kill(process, signal.SIGKILL)
     return process
 
 def ended(process):
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 if mode == "kill":
-    begun = time.monotonic()
-    assert ended(child("undisturbed", None)) == 0
-    took = time.monotonic() - begun
+    assert ended(child("undisturbed")) == 0
+    with open(os.path.join(folder, "calls")) as file:
+        half = int(file.read()) // 2
     random.seed(0)
     killed = done = 0
     while killed < 20:
-        # Whoever gets to the end before the kill has finished a grid that was killed before; then comes the next.
-        code = ended(child(f"killed-{done}", random.uniform(0, took / 2)))
+        # A process with fewer calls left to make has finished a grid that was killed before; then comes the next.
+        code = ended(child(f"killed-{done}", random.randint(1, half)))
         assert code in (0, -signal.SIGKILL)
         killed += code != 0
         done += code == 0
-    assert ended(child(f"killed-{done}", None)) == 0
+    assert ended(child(f"killed-{done}")) == 0
     print(json.dumps({"grids": done + 1}))
 else:
-    processes = [child("store", None) for _ in range(int(mode))]
+    processes = [child("store") for _ in range(int(mode))]
     assert all(ended(process) == 0 for process in processes)
     print(json.dumps({}))
 """
@@ -144,7 +170,13 @@ else:
 def harness(folder: Path, mode: str) -> dict[str, int]:
     folder.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", HARNESS, str(folder), mode], cwd=HERE, capture_output=True, text=True, check=False
+        [sys.executable, "-c", HARNESS, str(folder), mode],
+        cwd=HERE,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     told: dict[str, int] = json.loads(done.stdout)
@@ -160,6 +192,7 @@ def kept(folder: Path) -> dict[str, Result]:
     return results
 
 
+@pytest.mark.process
 def test_killed_twenty_times_a_grid_gives_what_an_undisturbed_one_gives(tmp_path: Path) -> None:
     told = harness(tmp_path / "stores", "kill")
     undisturbed = kept(tmp_path / "stores" / "undisturbed")
@@ -168,6 +201,7 @@ def test_killed_twenty_times_a_grid_gives_what_an_undisturbed_one_gives(tmp_path
         assert kept(tmp_path / "stores" / f"killed-{number}") == undisturbed
 
 
+@pytest.mark.process
 def test_processes_on_one_store_do_each_run_once(tmp_path: Path) -> None:
     harness(tmp_path / "shared", "3")
     results = kept(tmp_path / "shared" / "store")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from cretta.bench import BatchRow, Result, Store
 from cretta.bench.result import batch_row, measures
 from cretta.bench.store import provenance
 from cretta.errors import StateError
+from processes import LONG
 
 
 def row(batch: int = 0, **changes: object) -> BatchRow:
@@ -137,22 +139,25 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         Store(tmp_path / "results")
 
 
+@pytest.mark.process
 def test_a_claim_is_for_one_and_ends_with_its_process(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with store.claim("key") as ours, Store(tmp_path).claim("key") as theirs, store.claim("other") as other:
         assert (ours, theirs, other) == (True, False, True)
     assert not list(tmp_path.iterdir())
     holder = (
-        "import sys, time\nfrom cretta.bench import Store\n"
-        f"with Store({str(tmp_path)!r}).claim('key') as ours:\n    print(ours, flush=True)\n    time.sleep(60)\n"
+        "import sys\nfrom cretta.bench import Store\n"
+        f"with Store({str(tmp_path)!r}).claim('key') as ours:\n    print(ours, flush=True)\n    sys.stdin.read()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == "True"
         with store.claim("key") as ours:
             assert not ours
         process.kill()
-        process.wait()
+        assert process.wait(LONG) == -signal.SIGKILL
     with store.claim("key") as ours:
         assert ours
 

@@ -44,6 +44,7 @@ def test_bad_requests_get_a_message_and_no_traceback(arguments: list[str], said:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.process
 def test_version_and_help_through_the_real_command() -> None:
     command = [sys.executable, "-c", "from cretta.cli import app; app()"]
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)

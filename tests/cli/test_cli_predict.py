@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,14 +18,13 @@ import cretta
 from cretta.cli import app, given
 from cretta.data import embedded
 from cretta.errors import OptionError
+from processes import ENVIRONMENT, LONG, command
 
-COMMAND = [sys.executable, "-c", "from cretta.cli import app; app()"]
 COUNT, BATCH, FEW = 1000, 20, 24
 NET = """
-import os, time, torch
+import torch
 from torch import nn
 torch.set_num_threads(1)
-PAUSE = float(os.environ.get("CLI_NET_PAUSE", 0))
 class Net(nn.Module):
     def __init__(self, width=4):
         super().__init__()
@@ -35,7 +32,6 @@ class Net(nn.Module):
         self.conv2, self.bn2 = nn.Conv2d(width, 8, 3, 2), nn.BatchNorm2d(8)
         self.fc = nn.Linear(8, 10)
     def forward(self, x):
-        time.sleep(PAUSE)
         x = torch.relu(self.bn1(self.conv1(x)))
         return self.fc(torch.relu(self.bn2(self.conv2(x))).mean((2, 3)))
 def make():
@@ -82,58 +78,63 @@ def done(*arguments: object) -> str:
     return str(result.output + result.stderr)
 
 
-def start(*arguments: object, pause: float = 0.0) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80", "CLI_NET_PAUSE": str(pause)}
-    command = [*COMMAND, *command_line(arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
 def states_in(work: Path) -> int:
     """After how many batches the newest state was kept."""
     return max((int(file.stem.split("-")[1]) for file in work.glob("state-*.safetensors")), default=0)
 
 
-def stopped_at(batches: int, how: signal.Signals, output: Path, *arguments: object) -> tuple[int, str]:
-    """Runs the command in a process of its own until so many batches are kept, then stops it."""
-    work, deadline = output.with_name(f"{output.name}.work"), time.monotonic() + 120
-    with start(*arguments, "--output", output, pause=0.008) as process:
-        while states_in(work) < batches:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(how)
-        _, told = process.communicate()
+def stopped_at(batches: int, how: signal.Signals, function: str, output: Path, *arguments: object) -> str:
+    """Run the command in a new process, which stops itself in ``function`` when so many batches are saved.
+
+    ``function`` is called once per batch, before the state after it is saved.
+    """
+    work = output.with_name(f"{output.name}.work")
+    stop = (function, batches - states_in(work) + 1, how)
+    stopped = subprocess.run(
+        command(*command_line((*arguments, "--output", output)), stop=stop),
+        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1", "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=False,
+    )
+    assert stopped.returncode == (-how if how == signal.SIGKILL else 128 + how), stopped.stderr
     assert not output.exists()
-    assert batches <= states_in(work)
-    return process.returncode, told
+    assert states_in(work) == batches
+    return stopped.stderr
 
 
 # Killed, and started again.
 
 SMALL = ["photos", "--model", "cli_net:make", "--batch-size", str(BATCH), "--save-every", "0"]
+PREDICTED = "cretta.predict.rows:Rows.answer"
+"""The model has changed by the batch; the rows do not exist yet."""
+CREATED = "cretta.predict.work:WorkFolder.keep"
+"""The rows exist and are not saved."""
+SAVED = "cretta.adapter:Adapter.save"
+"""The rows are saved, the state after them is not."""
 
 
+@pytest.mark.process
 def test_killed_again_and_again_the_file_is_the_same(tmp_path: Path) -> None:
     whole, halved = tmp_path / "whole.csv", tmp_path / "halved.csv"
     moving = [*SMALL, "--method", "bn_adapt", "--statistics", "moving"]
     done(*moving, "--output", whole)
     assert whole.read_text().count("\n") == COUNT + 1
-    for batches in (10, 25):
-        code, _ = stopped_at(batches, signal.SIGKILL, halved, *moving)
-        assert code == -signal.SIGKILL
-    code, told = stopped_at(40, signal.SIGINT, halved, *moving)
-    assert code == 130
-    assert "the same command goes on" in told
+    stopped_at(10, signal.SIGKILL, PREDICTED, halved, *moving)
+    stopped_at(25, signal.SIGKILL, SAVED, halved, *moving)
+    assert "the same command goes on" in stopped_at(40, signal.SIGINT, PREDICTED, halved, *moving)
     assert "images done before" in done(*moving, "--output", halved)
     assert halved.read_bytes() == whole.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["halved.csv", "whole.csv"]
 
 
+@pytest.mark.process
 def test_killed_half_way_the_parquet_file_is_the_same(tmp_path: Path) -> None:
     whole, halved = tmp_path / "whole.parquet", tmp_path / "halved.parquet"
     learning = [*SMALL, "--buffer", "source.safetensors", "--option", "lr=0.01", "--guard", "rollback"]
     done(*learning, "--output", whole)
-    stopped_at(25, signal.SIGKILL, halved, *learning)
+    stopped_at(25, signal.SIGKILL, CREATED, halved, *learning)
     other = call(*learning, "--output", halved, "--option", "beta=2")
     assert other.exit_code == 2
     assert "beta was 1.0 and is 2.0" in other.stderr
@@ -143,16 +144,17 @@ def test_killed_half_way_the_parquet_file_is_the_same(tmp_path: Path) -> None:
     assert halved.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.process
 def test_the_shipped_model_killed_on_class_folders(tmp_path: Path) -> None:
     """In random order, with labels."""
     whole, halved = tmp_path / "whole.parquet", tmp_path / "halved.parquet"
-    command = ["classes", "--model", "wrn-40-2-cifar10", "--method", "tent", "--batch-size", 8, "--save-every", 0]
-    told = done(*command, "--output", whole)
+    tent = ["classes", "--model", "wrn-40-2-cifar10", "--method", "tent", "--batch-size", 8, "--save-every", 0]
+    told = done(*tent, "--output", whole)
     assert "in random order" in told
     assert "accuracy %" in told
     assert "ECE %" in told
-    stopped_at(1, signal.SIGKILL, halved, *command)
-    done(*command, "--output", halved)
+    stopped_at(1, signal.SIGKILL, SAVED, halved, *tent)
+    done(*tent, "--output", halved)
     assert halved.read_bytes() == whole.read_bytes()
     table = pq.read_table(whole).to_pylist()
     assert len(table) == FEW

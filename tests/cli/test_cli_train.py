@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,62 +10,85 @@ from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from cretta import states
 from cretta.cli import app
 from cretta.data import embedded
+from cretta.training.trainer import KIND
+from processes import ENVIRONMENT, LONG, command
 
 SMALL = ["--architecture", "resnet-8-4", "--batch-size", "100", "--threads", "1", "--backend", "plain"]
 
 
-def command(output: str, *options: str) -> list[str]:
-    run = [sys.executable, "-c", "from cretta.cli import app; app()", "train", "embedded", "--output", output]
-    return [*run, *SMALL, "--epochs", "3", *options]
+STEP = "torch.optim:SGD.step"
 
 
-def test_killed_and_run_again_it_gives_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
-    done = subprocess.run(command("whole.safetensors"), cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "3.0 epochs" in done.stdout
-    assert "2000 images: accuracy" in done.stdout
-    with subprocess.Popen(command("cut.safetensors", "--save-every", "0"), cwd=tmp_path) as running:
-        limit = time.monotonic() + 120
-        while not (tmp_path / "cut.safetensors.checkpoint").exists():
-            assert running.poll() is None
-            assert time.monotonic() < limit
-            time.sleep(0.01)
-        running.kill()
-    assert not (tmp_path / "cut.safetensors").exists()
-    subprocess.run(command("cut.safetensors"), cwd=tmp_path, capture_output=True, check=True)
-    assert not (tmp_path / "cut.safetensors.checkpoint").exists()
-    whole, cut = load_file(tmp_path / "whole.safetensors"), load_file(tmp_path / "cut.safetensors")
-    assert whole.keys() == cut.keys()
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+def arguments(output: Path, *options: str) -> list[str]:
+    """Return a training of 30 steps."""
+    return ["train", "embedded", "--output", str(output), *SMALL, "--epochs", "3", *options]
 
 
-def test_interrupted_by_ctrl_c_it_says_so_and_goes_on_to_the_same_weights(tmp_path: Path) -> None:
-    subprocess.run(command("whole.safetensors"), cwd=tmp_path, capture_output=True, check=True)
-    for _ in range(2):
-        with subprocess.Popen(
-            command("cut.safetensors", "--save-every", "0"), cwd=tmp_path, stderr=subprocess.PIPE, text=True
-        ) as running:
-            before = _written(tmp_path / "cut.safetensors.checkpoint")
-            limit = time.monotonic() + 120
-            while _written(tmp_path / "cut.safetensors.checkpoint") == before:
-                assert running.poll() is None
-                assert time.monotonic() < limit
-                time.sleep(0.01)
-            running.send_signal(signal.SIGINT)
-            _, said = running.communicate()
-        assert running.returncode == 130
-        assert "the same command goes on" in said
-    subprocess.run(command("cut.safetensors"), cwd=tmp_path, capture_output=True, check=True)
-    whole, cut = load_file(tmp_path / "whole.safetensors"), load_file(tmp_path / "cut.safetensors")
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
-    again = subprocess.run(command("cut.safetensors"), cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert again.returncode == 2
+def stopped(output: Path, step: int, how: signal.Signals) -> subprocess.CompletedProcess[str]:
+    """Train in a new process, which is stopped in a step; every step before it is saved."""
+    stopped = subprocess.run(
+        command(*arguments(output, "--save-every", "0"), stop=(STEP, step, how)),
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=False,
+    )
+    assert not output.exists(), stopped.stderr
+    return stopped
+
+
+def steps_in(checkpoint: Path) -> int:
+    _, facts = states.read(checkpoint, KIND)
+    return int(facts["step"])
+
+
+def finish(output: Path) -> dict[str, torch.Tensor]:
+    result = CliRunner().invoke(app, arguments(output))
+    assert result.exit_code == 0, result.output + result.stderr
+    assert "3.0 epochs" in result.output
+    assert "2000 images: accuracy" in result.output
+    return load_file(output)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    return finish(tmp_path_factory.mktemp("train") / "whole.safetensors")
+
+
+@pytest.mark.process
+def test_killed_and_run_again_it_gives_the_weights_of_an_undisturbed_run(
+    tmp_path: Path, undisturbed: dict[str, torch.Tensor]
+) -> None:
+    output, checkpoint = tmp_path / "cut.safetensors", tmp_path / "cut.safetensors.checkpoint"
+    killed = stopped(output, 5, signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert steps_in(checkpoint) == 4
+    weights = finish(output)
+    assert not checkpoint.exists()
+    assert weights.keys() == undisturbed.keys()
+    assert all(torch.equal(weights[name], undisturbed[name]) for name in undisturbed)
+
+
+@pytest.mark.process
+def test_interrupted_by_ctrl_c_it_says_so_and_goes_on_to_the_same_weights(
+    tmp_path: Path, undisturbed: dict[str, torch.Tensor]
+) -> None:
+    output = tmp_path / "cut.safetensors"
+    for steps in (3, 6):
+        interrupted = stopped(output, 3, signal.SIGINT)
+        assert interrupted.returncode == 130, interrupted.stderr
+        assert "the same command goes on" in interrupted.stderr
+        # The step in which the signal came is finished first.
+        assert steps_in(tmp_path / "cut.safetensors.checkpoint") == steps
+    weights = finish(output)
+    assert all(torch.equal(weights[name], undisturbed[name]) for name in undisturbed)
+    again = CliRunner().invoke(app, arguments(output))
+    assert again.exit_code == 2
     assert "--overwrite" in again.stderr
-
-
-def _written(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def test_a_folder_of_ones_own(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import io
 import shutil
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cretta.data import numpy_file
+from cretta.data import fetch, numpy_file
 from cretta.data.catalogue import Archive, Entry, Part
 from cretta.data.fetch import Patience, get
+from processes import LONG
 
-HURRY = Patience(connect=5.0, stall=10.0, pause=0.02, attempts=3)
+HURRY = Patience(connect=LONG / 2, stall=LONG / 2, pause=0.02, attempts=3)
+"""Short pauses between attempts; no timeout ends before the machine has had time to answer."""
 
 
 # A server that may be told to misbehave, and counts the bytes it sends
@@ -101,7 +102,7 @@ def cut_at(size: int, *, tagged: bool = True) -> Answer:
 def stall_at(size: int) -> Answer:
     def answer(handler: Handler, content: bytes) -> None:
         cut_at(size)(handler, content)
-        handler.site.stop.wait(20)
+        handler.site.stop.wait(LONG)
 
     return answer
 
@@ -149,7 +150,8 @@ def without_length(handler: Handler, content: bytes) -> None:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(fetch, "Patience", lambda: HURRY)
     serving = Site()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"site": serving}))
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients hang up here on purpose
@@ -243,10 +245,3 @@ def told(entry: Entry, home: Path, source: Path) -> str:
     said: list[str] = []
     get(entry, root=home, source=source, say=said.append)
     return said[-1]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -12,6 +12,7 @@ from PIL import Image
 from cretta.buffer import SourceBuffer
 from cretta.data import ArrayDataset, FileDataset, ImageDataset
 from cretta.errors import OptionError, StateError
+from processes import LONG
 
 
 def picture(height: int, width: int, seed: int = 0) -> Image.Image:
@@ -191,7 +192,7 @@ def test_wrong_options(tmp_path: Path) -> None:
 def test_threads_decode_at_the_same_time(tmp_path: Path) -> None:
     """A decoder that waits for another one to have begun gets through only if two run at once."""
     dataset = toy(tmp_path, 40)
-    meeting = threading.Barrier(2, timeout=20)
+    meeting = threading.Barrier(2, timeout=LONG)
     met: list[bool] = []
 
     class Meeting(FileDataset):

@@ -1,3 +1,4 @@
+import queue
 import signal
 import subprocess
 import sys
@@ -6,11 +7,12 @@ from pathlib import Path
 
 import fetch_site
 import pytest
-from fetch_site import Site, assert_toy, offer, stall_at, toy, toy_folder, until
+from fetch_site import Site, assert_toy, offer, stall_at, toy, toy_folder
 
 from cretta import files
 from cretta.data.catalogue import Archive
 from cretta.data.fetch import get
+from processes import LONG
 
 content, home, site = fetch_site.content, fetch_site.home, fetch_site.site
 
@@ -23,34 +25,38 @@ from cretta.data import catalogue, fetch
 address, md5, size, root = sys.argv[1:]
 archive = catalogue.Archive("toy.tar", md5, int(size), (address,))
 toy = replace(catalogue.entry("cifar10-c"), name="toy", folder="Toy", archives=(archive,))
-fetch.get(toy, root=root)
+patience = fetch.Patience(stall=600.0)
+fetch.get(toy, root=root, patience=patience, progress=lambda what, done, total: print(done, flush=True))
 """
 
 
-def start(archive: Archive, home: Path) -> subprocess.Popen[bytes]:
+def start(archive: Archive, home: Path) -> subprocess.Popen[str]:
     arguments = [archive.addresses[0], archive.md5, str(archive.size), str(home)]
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments])
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.process
 def test_a_killed_process_is_continued_by_the_next_and_not_disturbed_by_another(
     site: Site, content: bytes, home: Path
 ) -> None:
     archive = offer(site, content)
     site.answers = [stall_at(300_000)]
-    process = start(archive, home)
-    part = home / "toy.tar.part"
-    until(lambda: part.exists() and part.stat().st_size == 300_000)
-
-    # A second one waits until the first is gone, and takes over then.
-    said: list[str] = []
-    second = threading.Thread(target=get, args=(toy(archive),), kwargs={"root": home, "say": said.append})
-    second.start()
-    until(lambda: bool(said))
-    assert said == ["waiting for another process that is getting toy"]
-    assert site.ranges == [""]
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    second.join(10)
+    said: queue.Queue[str] = queue.Queue()
+    second = threading.Thread(target=get, args=(toy(archive),), kwargs={"root": home, "say": said.put})
+    with start(archive, home) as process:
+        try:
+            assert process.stdout is not None
+            assert "300000\n" in process.stdout  # reads until this many bytes are in the file
+            assert (home / "toy.tar.part").stat().st_size == 300_000
+            # A second one waits until the first is gone, and takes over then.
+            second.start()
+            assert said.get(timeout=LONG) == "waiting for another process that is getting toy"
+            assert said.empty()
+            assert site.ranges == [""]
+        finally:
+            process.kill()
+        assert process.wait(LONG) == -signal.SIGKILL
+    second.join(LONG)
     assert not second.is_alive()
     assert_toy(home)
     # Every byte was sent once.

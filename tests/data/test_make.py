@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from cretta.data.corruptions import photographs
 from cretta.data.make import make_arrays, make_files, make_folder
 from cretta.data.output import MANIFEST
 from cretta.errors import OptionError, StateError
+from processes import ENVIRONMENT, LONG
 
 
 def clean(count: int = 40) -> ArrayDataset:
@@ -69,10 +69,10 @@ def test_more_images_than_are_made_at_once(tmp_path: Path) -> None:
 def test_a_second_call_makes_only_what_is_missing(tmp_path: Path) -> None:
     source, out = clean(), tmp_path / "out"
     make_arrays(source, out, corruptions=["fog"])
-    stamp = (out / "fog.npy").stat().st_mtime_ns
+    os.utime(out / "fog.npy", (0, 0))
     made = make_arrays(source, out, corruptions=["fog", "contrast"])
     assert (made.new, made.there) == (200, 200)
-    assert (out / "fog.npy").stat().st_mtime_ns == stamp
+    assert (out / "fog.npy").stat().st_mtime_ns == 0
     make_arrays(source, tmp_path / "once", corruptions=["contrast", "fog"], workers=3)
     assert tree(out) == tree(tmp_path / "once")
     for options, said in (({"seed": 1}, "seed=0; asked for is seed=1"), ({"parameters": "tiny"}, "parameters='tiny'")):
@@ -174,40 +174,33 @@ def test_a_broken_source_stops_the_work_and_is_named(tmp_path: Path) -> None:
 
 # Killed
 
-# A pause after each piece, so that there is time to be killed.
 MAKE = """
-import sys, time
-from pathlib import Path
+import sys
 from cretta.data import embedded
 from cretta.data.make import make_arrays, make_folder
-out, pause = Path(sys.argv[1]), lambda *_: time.sleep(0.1)
+from processes import signal_at, signal_in
 """
 
 
-def killed(script: str, out: Path, arguments: list[str]) -> None:
-    """Runs a script until it has finished some files and is amid others, and kills it."""
-    process = subprocess.Popen([sys.executable, "-c", MAKE + script, str(out), *arguments])
-    try:
-        end = time.monotonic() + 100
-        while time.monotonic() < end and process.poll() is None:
-            finished = [path for path in out.rglob("*") if path.suffix in (".npy", ".png")]
-            if len(finished) > 2 and any((out / ".cretta-make").glob("*")):
-                break
-            time.sleep(0.002)
-        assert process.poll() is None, "it was through before it could be killed"
-        os.kill(process.pid, signal.SIGKILL)
-    finally:
-        process.kill()
-        process.wait()
+def killed(script: str, *arguments: object) -> None:
+    """Run a script that kills itself amid a file, which it leaves unfinished in the folder named first."""
+    command = [sys.executable, "-c", MAKE + script, *map(str, arguments)]
+    process = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=LONG, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert any(Path(str(arguments[0]), ".cretta-make").iterdir())
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL there")
 def test_killed_amid_arrays_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    """In the third of five severities of the third array."""
     names = ["contrast", "brightness", "impulse_noise", "snow"]
     out = tmp_path / "out"
-    killed("make_arrays(embedded('train'), out, corruptions=sys.argv[2:], progress=pause)", out, names)
+    killed(
+        "make_arrays(embedded('train'), sys.argv[1], corruptions=sys.argv[2:], progress=signal_at(13, 9))", out, *names
+    )
     present = [name for name in names if (out / f"{name}.npy").exists()]
-    assert 0 < len(present) < len(names)
+    assert present == names[:2]
     for name in present:
         assert np.load(out / f"{name}.npy").shape == (5000, 32, 32, 3)
     source = embedded("train")
@@ -217,22 +210,21 @@ def test_killed_amid_arrays_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     assert tree(out) == tree(tmp_path / "once")
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL there")
 def test_killed_amid_files_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    """As the 100th of 240 is written; the other thread may be at the 99th, or at none."""
     source, out = photos(tmp_path / "photos", 60), tmp_path / "out"
-    killed(
-        "make_folder(sys.argv[2], out, corruptions=['snow', 'fog'], severities=[4, 5], workers=2, progress=pause)",
-        out,
-        [str(source)],
-    )
+    options: dict[str, Any] = {"corruptions": ["snow", "fog"], "severities": [4, 5]}
+    script = "signal_in('PIL.Image:Image.save', 100, 9); make_folder(sys.argv[2], sys.argv[1], workers=2, "
+    killed(f"{script} **{options})", out, source)
     there = list(out.rglob("*.png"))
+    assert len(there) in (98, 99)
     for path in there:
         with Image.open(path) as image:
             image.load()
-    options: dict[str, Any] = {"corruptions": ["snow", "fog"], "severities": [4, 5]}
     made = make_folder(source, out, **options)
     assert (made.there, made.new) == (len(there), 240 - len(there))
-    assert 0 < len(there) < 240
     make_folder(source, tmp_path / "once", workers=1, **options)
     assert tree(out) == tree(tmp_path / "once")
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,10 @@ from playwright.sync_api import expect, sync_playwright
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
+pytestmark = pytest.mark.process
+PATIENCE = 300_000
+"""Milliseconds after which a wait for the browser counts as a hang."""
+expect.set_options(timeout=PATIENCE)
 BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
 ARGUMENTS = (
     "--no-sandbox",
@@ -49,7 +54,7 @@ def browser() -> Iterator[Browser]:
     if found is None:
         pytest.skip(f"none of {', '.join(BROWSERS)} is there, nor named by $CHROMIUM: the page is not looked at")
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found, args=list(ARGUMENTS))
+        launched = playwright.chromium.launch(executable_path=found, args=list(ARGUMENTS), timeout=PATIENCE)
         yield launched
         launched.close()
 
@@ -63,6 +68,7 @@ def visit(browser: Browser) -> Iterator[Open]:
 
     def visited(path: Path, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(f"console: {message.text}"))
@@ -285,8 +291,12 @@ def test_the_wheel_scrolls_the_page_until_a_chart_is_clicked(visit: Open, report
     page = visit(report)
     x, y, *_ = middle(page)
     page.mouse.move(x, y)
-    page.mouse.wheel(0, -120)
     settle(page)
+    page.evaluate("addEventListener('scrollend', () => document.documentElement.setAttribute('data-scrolled', ''))")
+    before = page.evaluate("scrollY")
+    page.mouse.wheel(0, -120)
+    page.wait_for_selector("html[data-scrolled]")
+    assert page.evaluate("scrollY") < before
     assert shown_range(page) == ALL
     x, y, *_ = middle(page)
     page.mouse.click(x, y)
@@ -332,9 +342,9 @@ def test_charts_by_touch(visit: Open, report: Path) -> None:
     assert page.locator("[data-measure='accuracy'] .tip").inner_text().startswith("batch ")
     session = page.context.new_cdp_session(page)
 
-    def touch(kind: str, *xs: float) -> None:
+    def touch(kind: str, *xs: float, **options: float) -> None:
         points = [{"x": each, "y": y, "id": place} for place, each in enumerate(xs)]
-        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points, **options})
 
     touch("touchStart", x - 60)
     for step in range(1, 7):
@@ -343,10 +353,12 @@ def test_charts_by_touch(visit: Open, report: Path) -> None:
     settle(page)
     start, end = shown_range(page)
     assert 1 < start < end < 12
-    page.touchscreen.tap(x, y)
-    page.touchscreen.tap(x, y)
-    settle(page)
-    assert shown_range(page) == ALL
+    now = time.time()
+    for tap, expected in ((10, (start, end)), (11, (start, end)), (11.1, ALL)):
+        touch("touchStart", x, timestamp=now + tap)  # the page compares these times, however late it hears of them
+        touch("touchEnd", timestamp=now + tap)
+        settle(page)
+        assert shown_range(page) == expected
     touch("touchStart", x - 20, x + 20)
     for step in range(1, 6):
         touch("touchMove", x - 20 - 10 * step, x + 20 + 10 * step)

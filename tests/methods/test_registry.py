@@ -16,6 +16,7 @@ import cretta
 import textbook
 from cretta.errors import OptionError
 from cretta.methods.tent import Tent
+from processes import LONG
 
 BUILT_IN = ["bn_adapt", "cretta", "source", "tent"]
 
@@ -175,7 +176,7 @@ def run(*command: str, path: str = "") -> str:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH", "")]))},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONG,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -195,6 +196,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return found
 
 
+@pytest.mark.process
 def test_an_installed_method_is_found_and_works(told: dict[str, object]) -> None:
     names = told["names"]
     assert isinstance(names, list)
@@ -207,6 +209,7 @@ def test_an_installed_method_is_found_and_works(told: dict[str, object]) -> None
     assert told["restored"] is True
 
 
+@pytest.mark.process
 def test_own_methods_come_first_and_once(told: dict[str, object]) -> None:
     names = told["names"]
     assert isinstance(names, list)
@@ -216,10 +219,12 @@ def test_own_methods_come_first_and_once(told: dict[str, object]) -> None:
     assert set(BUILT_IN) <= set(names[: -len(others)])
 
 
+@pytest.mark.process
 def test_a_built_in_name_cannot_be_taken_over(told: dict[str, object]) -> None:
     assert told["tent"] == "cretta.methods.tent"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "parts"),
     [

@@ -40,6 +40,7 @@ def test_the_ending_decides_the_format(tmp_path: Path, form: str, start: bytes) 
     assert (tmp_path / f"a.{form}").read_bytes().startswith(start)
 
 
+@pytest.mark.process
 def test_the_same_bytes_every_time_and_in_every_process() -> None:
     given = chart(line("tent", 1, 2, deviation=(0.1, 0.2)), line("mine", 2, 3), kind="bar")
     here = [hashlib.sha256(render(given, form)).hexdigest() for form in FORMATS]

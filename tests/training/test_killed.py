@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -50,6 +51,7 @@ def counted(process: subprocess.CompletedProcess[str]) -> int:
     return int(process.stdout.split("calls:")[1].split()[0])
 
 
+@pytest.mark.process
 def test_killed_at_ten_random_moments_and_resumed_it_gives_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
     whole = run(tmp_path, "whole.safetensors", 0, *TRAINING, *OPTIONS)
     assert whole.returncode == 0, whole.stderr

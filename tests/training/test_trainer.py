@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import copy
 import csv
+import itertools
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from cretta.data import ArrayDataset, embedded
 from cretta.errors import OptionError, StateError
 from cretta.models import build, load, load_checkpoint
 from cretta.models.opened import open_model
-from cretta.training import Progress, Recipe, train
+from cretta.training import Progress, Recipe, train, trainer
 from cretta.training.augmix import augmix
 from cretta.training.trainer import evaluate, flip_and_crop, jensen_shannon
 
@@ -219,8 +222,11 @@ def test_with_the_divergence_a_step_sees_the_plain_batch_and_two_versions_of_it(
     assert losses == [pytest.approx(float(expected.detach()), rel=1e-4)]
 
 
-def test_a_budget_of_time_is_kept_over_stops(tmp_path: Path) -> None:
-    recipe = Recipe(minutes=0.02, batch_size=20, progressive=0)
+def test_a_budget_of_time_is_kept_over_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which each step takes a second."""
+    clock = SimpleNamespace(perf_counter=itertools.count().__next__, monotonic=time.monotonic)
+    monkeypatch.setattr(trainer, "time", clock)
+    recipe = Recipe(minutes=0.2, batch_size=20, progressive=0, backend="plain")
     heard: list[float] = []
 
     def stop(news: Progress) -> None:
@@ -234,9 +240,9 @@ def test_a_budget_of_time_is_kept_over_stops(tmp_path: Path) -> None:
     result = train(
         small(), model(), recipe, tmp_path / "out.safetensors", progress=lambda news: again.append(news.share)
     )
-    assert again[0] > heard[-1] > 0.5
-    assert again[-1] == 1
-    assert result.minutes == pytest.approx(0.02, abs=0.01)
+    assert heard == pytest.approx([step / 12 for step in range(1, 8)])
+    assert again == pytest.approx([step / 12 for step in range(8, 13)])
+    assert result.minutes == pytest.approx(0.2)
 
 
 def test_another_training_does_not_take_the_checkpoint(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def _done(run: Run, key: str, store: Store, workshop: Workshop, heard: Listener,
                 store.put(result)
                 heard.ends(run, result, kept=False)
                 return result
+    store.forget(key)  # a process that was killed after it had saved the result leaves its notes
     heard.ends(run, kept, kept=True)
     return kept
 

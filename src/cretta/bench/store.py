@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -131,13 +131,8 @@ class Store:
         self.forget(result.key)
 
     def forget(self, key: str) -> None:
-        """Removes the notes of an unfinished run."""
-        notes = self.unfinished(key)
-        if notes.is_dir():
-            for note in notes.iterdir():
-                note.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                notes.rmdir()
+        """Remove the notes of an unfinished run; another process may do the same at the same time."""
+        shutil.rmtree(self.unfinished(key), ignore_errors=True)
 
     def claim(self, key: str) -> AbstractContextManager[bool]:
         """Whether this process may work on the run; another that does holds it until it ends, however it ends."""

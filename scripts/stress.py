@@ -1,0 +1,70 @@
+"""Run the tests again and again, also beside busy loops: no test may depend on the speed of the machine.
+
+Without options, this is what a release needs: the whole suite four times, two of them under load, then every test that
+starts, stops or kills a process (`pytest -m process`) thirty times under load. It takes hours. Arguments that are not
+listed here go to pytest; without any, it runs on all cores, as `make test` does.
+"""
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+# Ends by itself if this process is killed.
+LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
+
+
+@contextlib.contextmanager
+def load(loops: int) -> Iterator[None]:
+    """Keep so many cores busy."""
+    running = [subprocess.Popen([sys.executable, "-c", LOOP, str(os.getpid())]) for _ in range(loops)]
+    try:
+        yield
+        for loop in running:
+            if loop.poll() is not None:
+                raise RuntimeError(f"a busy loop ended with code {loop.returncode}: these tests ran under less load.")
+    finally:
+        for loop in running:
+            loop.kill()
+            loop.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", type=int, default=4, help="runs of the whole suite (default: %(default)s)")
+    parser.add_argument("--loaded", type=int, default=2, help="how many of them under load (default: %(default)s)")
+    parser.add_argument("--process", type=int, default=30, help="runs of the process tests (default: %(default)s)")
+    parser.add_argument("--loops", type=int, default=2, help="busy loops that make the load (default: %(default)s)")
+    options, others = parser.parse_known_args()
+    whole: list[str] = []
+    runs = [("whole suite", whole, number >= options.suite - options.loaded) for number in range(options.suite)]
+    runs += [("process tests", ["-m", "process"], True)] * options.process
+    failures: Counter[str] = Counter()
+    broken = 0
+    for number, (name, selection, loaded) in enumerate(runs, 1):
+        loops = options.loops if loaded else 0
+        now = time.strftime("%H:%M:%S")
+        print(f"{now}  {number} of {len(runs)}: {name}, {loops} busy loops … ", end="", flush=True)
+        command = [sys.executable, "-m", "pytest", "-q", *selection, *(others or ["--numprocesses", "auto"])]
+        with load(loops):
+            ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        lines = ended.stdout.splitlines()
+        print(lines[-1] if lines else f"code {ended.returncode}", flush=True)
+        if ended.returncode:
+            broken += 1
+            failures.update(line.split(" - ")[0] for line in lines if line.startswith(("FAILED ", "ERROR ")))
+            print(ended.stdout, ended.stderr, sep="\n", flush=True)
+    for failure, times in failures.most_common():
+        print(f"{times} × {failure}")
+    print(f"{len(runs) - broken} of {len(runs)} runs passed.")
+    return int(broken > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
