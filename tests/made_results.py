@@ -93,10 +93,12 @@ def made_result(
     )
 
 
-def comparison(methods: tuple[str, ...] = ("source", "tent", "cretta"), seeds: int = 2) -> list[Result]:
+def comparison(
+    methods: tuple[str, ...] = ("source", "tent", "cretta"), seeds: int = 2, images: int = 20
+) -> list[Result]:
     """Methods on two shifts, each better than the one before."""
     return [
-        made_result(method, (shift,), seed, skill=0.2 + 0.3 * place)
+        made_result(method, (shift,), seed, skill=0.2 + 0.3 * place, images=images)
         for place, method in enumerate(methods)
         for shift in ("fog/5", "snow/5")
         for seed in range(seeds)

@@ -70,10 +70,21 @@ def test_what_is_missing_is_said_and_the_rest_is_shown() -> None:
     assert "cretta data get tiny-imagenet-200" in told
     with Path("results/paper-smoke/source-model.csv").open() as file:
         rows = list(csv.DictReader(file))
-    measured = [row for row in rows if row["value"]]
-    assert {row["column_group"].partition(",")[0] for row in measured} == {"CIFAR10-C"}
-    assert all(row["printed"] for row in rows)
-    assert len(rows) > len(measured) > 0
+    assert {row["column_group"].partition(",")[0] for row in rows} == {"CIFAR10-C"}
+    assert all(row["value"] and row["printed"] for row in rows)
+    assert "Omitted, because nothing was measured: CIFAR100-C, severity 5; TinyImageNet-C, severity 5." in told
+    for absent in ("–", "Δ", "ResNet-8"):  # nothing is missing, compared with the paper, or said of other networks
+        assert absent not in output
+
+
+def test_an_item_without_any_result_is_named_and_nothing_is_written() -> None:
+    code, output, wrong = call("pacs", "--root", "nowhere")
+    assert code == 0, output + wrong
+    told = " ".join(output.split())
+    assert "cretta data get pacs" in told
+    assert "Omitted, because nothing was measured: PACS by source domain: accuracy; PACS by source domain: " in told
+    assert "–" not in output
+    assert not Path("results/paper-smoke").exists()
 
 
 def test_a_plan_runs_nothing() -> None:

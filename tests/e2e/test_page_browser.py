@@ -66,7 +66,7 @@ def visit(browser: Browser) -> Iterator[Open]:
     complaints: list[str] = []
     requests: list[str] = []
 
-    def visited(path: Path, **options: Any) -> Page:
+    def visited(path: Path, *, curves: bool = True, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
         context.set_default_timeout(PATIENCE)
         contexts.append(context)
@@ -77,7 +77,8 @@ def visit(browser: Browser) -> Iterator[Open]:
         page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]")
-        page.wait_for_selector(".curve", state="attached")
+        if curves:
+            page.wait_for_selector(".curve", state="attached")
         assert {url for url in requests if not url.startswith("data:")} == {path.as_uri()}
         return page
 
@@ -385,6 +386,117 @@ def test_reliability_diagrams_of_the_chosen_runs(visit: Open, report: Path) -> N
     assert titles[-1] == f"confidence {100 * sure / count:.1f} %: {100 * right / count:.1f} % right, {count} images"
     for box in diagrams.first.locator("g.bin rect").all():
         assert float(box.get_attribute("height") or "nan") >= 0
+
+
+def test_axes_of_reliability_diagrams_have_names(visit: Open, report: Path) -> None:
+    page = visit(report)
+    for diagram in page.locator("#diagrams figure").all():
+        texts = diagram.locator("svg[role=img] text")
+        assert {"accuracy (%)", "images", "confidence (%)"} <= set(texts.all_text_contents())
+        frame = diagram.locator("svg[role=img]").bounding_box()
+        name = texts.filter(has_text="accuracy (%)").bounding_box()
+        assert frame
+        assert name
+        assert name["height"] > name["width"]  # along the axis
+        assert frame["x"] <= name["x"]
+
+
+@pytest.mark.parametrize(("count", "rows"), [(3, [3]), (5, [3, 2]), (7, [4, 3]), (9, [3, 3, 3])])
+def test_no_diagram_stands_alone_in_a_row(visit: Open, tmp_path: Path, count: int, rows: list[int]) -> None:
+    methods = ("source", "bn_adapt", "pl", "shot", "tent", "eta", "eata", "sar", "cretta")[:count]
+    write_page([made_result(method) for method in methods], tmp_path / "page.html")
+    page = visit(tmp_path / "page.html")
+
+    def counted() -> list[int]:
+        tops = [round(box["y"]) for each in page.locator("#diagrams figure").all() if (box := each.bounding_box())]
+        return [tops.count(top) for top in sorted(set(tops))]
+
+    assert counted() == rows
+    page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
+    settle(page)
+    assert counted() == [1] * count
+
+
+def test_markers_at_both_ends_are_whole(visit: Open, report: Path) -> None:
+    page = visit(report)
+    drawn = page.locator("[data-measure='accuracy'] .marker")
+    assert drawn.count() == 2
+    assert page.locator("#plots [clip-path] .marker").count() == 0
+    surface = page.locator("[data-measure='accuracy'] .surface").bounding_box()
+    assert surface
+    boxes = [box for each in drawn.all() if (box := each.bounding_box())]
+    edge = page.locator("[data-measure='accuracy'] .axis").bounding_box()
+    assert edge
+    # The first batch lies on the left edge of the plot: half of its marker is beyond, and none outside the chart.
+    assert min(box["x"] for box in boxes) < edge["x"] - 2
+    for box in boxes:
+        assert surface["x"] <= box["x"]
+        assert box["x"] + box["width"] <= surface["x"] + surface["width"]
+
+
+def test_runs_of_one_batch_have_a_sentence_in_place_of_curves(visit: Open, tmp_path: Path) -> None:
+    results = [made_result(method, seed=seed, batches=1) for method in ("source", "tent") for seed in (0, 1)]
+    same = [dataclasses.replace(each, rows=results[0].rows) for each in results]  # the seeds see the same batch
+    write_page(same, tmp_path / "page.html")
+    page = visit(tmp_path / "page.html", curves=False)
+    assert page.locator("#plots figure:visible").count() == 0
+    assert page.get_by_text("These runs have one batch each: there are no curves over batches.").is_visible()
+    assert not page.locator("#curve-bar").is_visible()
+    assert page.locator("#diagrams figure").count() == 2
+    assert "±" not in page.locator("#tables table").first.inner_text()
+    assert "±" not in page.locator("#tables table").last.inner_text()
+    assert "±" not in page.locator("#diagrams").inner_text()
+    assert "±" not in page.locator("#overview").inner_text()
+
+
+def test_a_measure_of_one_batch_is_named_and_not_drawn(visit: Open, tmp_path: Path) -> None:
+    result = made_result("cretta")
+    rows = tuple(dataclasses.replace(row, loss=row.loss if row.batch == 0 else None) for row in result.rows)
+    write_page([dataclasses.replace(result, rows=rows)], tmp_path / "page.html")
+    page = visit(tmp_path / "page.html")
+    assert page.locator("[data-measure='weight']").is_visible()
+    assert not page.locator("[data-measure='loss']").is_visible()
+    assert page.get_by_text("Not recorded by these runs, or for one batch only: Loss.").is_visible()
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_tables_of_all_measures_fit_the_page(visit: Open, tmp_path: Path, width: int) -> None:
+    methods = ("source", "bn_adapt", "tent", "cretta")
+    results = [
+        made_result(method, domains, seed, data=data, clean_after=0.9 + 0.01 * seed, options={"lr": 0.001, "beta": 2.0})
+        for method in methods
+        for seed in (0, 1)
+        for domains, data in ((("gaussian_noise/5",), "embedded"), (("fog/1", "fog/3", "fog/5"), "tiny-imagenet"))
+    ]
+    write_page(results, tmp_path / "page.html")
+    page = visit(tmp_path / "page.html", viewport={"width": width, "height": 900})
+    page.evaluate("document.querySelectorAll('details[data-table]').forEach(each => each.open = true)")
+    settle(page)
+    assert page.locator("[data-table='runs'] thead th").count() == 14
+    for box in page.locator("#table-list .scroll").all():
+        assert box.evaluate("box => box.scrollWidth - box.clientWidth") == 0
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_a_single_chart_stands_beside_the_best(visit: Open, tmp_path: Path, width: int) -> None:
+    write_page([made_result(method) for method in ("source", "tent")], tmp_path / "page.html")
+    page = visit(tmp_path / "page.html", viewport={"width": width, "height": 900})
+    assert page.locator("#charts").count() == 0
+    card = page.locator("#overview .card").bounding_box()
+    chart = page.locator("#overview .chart").bounding_box()
+    assert card
+    assert chart
+    assert abs(chart["y"] - card["y"]) < 5
+    assert chart["x"] >= card["x"] + card["width"]
+
+
+def test_curves_fill_their_rows(visit: Open, tmp_path: Path) -> None:
+    write_page([made_result("source")], tmp_path / "page.html")  # three measures, two in a row
+    page = visit(tmp_path / "page.html")
+    first, _, last = [box for each in page.locator("#plots figure:visible").all() if (box := each.bounding_box())]
+    assert last["y"] > first["y"]
+    assert last["width"] > 1.9 * first["width"]
 
 
 def test_parts_of_a_stream_are_marked(visit: Open, report: Path) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 from pathlib import Path
 
 import pytest
 from made import everything, result, results
+from rich.console import Console
 
 from cretta.bench import Run, Store, Workshop, run_all
 from cretta.errors import OptionError
 from cretta.methods import get as method
-from cretta.paper import FULL, QUICK, SMOKE, Scale, get, items, missing
+from cretta.paper import FULL, QUICK, SMOKE, Scale, get, items, measured, missing
 from cretta.paper.contrastive import place
 from cretta.report.content import Cell, Chart, Table
 from cretta.report.ranking import marks
+from cretta.report.tables import latex, markdown, terminal
 
 TWO_SEEDS = dataclasses.replace(SMOKE, seeds=(0, 1))
 SCALES = pytest.mark.parametrize("scale", [SMOKE, QUICK, FULL], ids=lambda scale: str(scale.name))
@@ -374,7 +377,8 @@ def test_notes_tell_what_differs_from_the_paper() -> None:
         assert each in told
     told = " ".join(table("main", get("main").show(results(get("main").plan(QUICK)), QUICK)).notes)
     assert "averages over severities 1, 3, 5 and gaussian_noise, fog, jpeg_compression" in told
-    told = " ".join(table("imagenet", get("imagenet").show({}, FULL)).notes)
+    some = {run: result(run) for run in get("imagenet").plan(FULL)[:1]}
+    told = " ".join(table("imagenet", get("imagenet").show(some, FULL)).notes)
     assert "seed" not in told
     assert "all images" in told
 
@@ -382,7 +386,7 @@ def test_notes_tell_what_differs_from_the_paper() -> None:
 def test_no_note_says_which_images_or_severities_where_others_are_run() -> None:
     for scale in (SMOKE, QUICK):
         for name, item in items().items():
-            for each in item.show({}, scale):
+            for each in item.show(results(item.plan(scale)[:1]), scale):
                 assert "the first" not in " ".join(note for note in each.notes if "images of each domain" in note), name
                 if isinstance(each, Table):
                     assert not any("1–5" in column.group for column in each.columns), name
@@ -392,15 +396,80 @@ def test_no_note_says_which_images_or_severities_where_others_are_run() -> None:
     assert "CIFAR10-C, severities 1–5" in headings
 
 
+def test_notes_are_of_networks_that_ran() -> None:
+    runs = [run for run in get("main").plan(SMOKE) if run.data == "embedded"]
+    told = " ".join(table("main", get("main").show(results(runs), SMOKE)).notes)
+    assert "CIFAR10-C: 32 images of each domain" in told
+    for each in ("CIFAR100-C", "TinyImageNet-C", "ResNet-8", "learning rates"):
+        assert each not in told
+
+
+def test_what_was_not_measured_is_omitted_and_named_once() -> None:
+    runs = [run for run in get("main").plan(SMOKE) if run.data == "embedded" and run.method in ("source", "tent")]
+    found = measured(table("main", get("main").show(results(runs), SMOKE)))
+    assert isinstance(found, Table)
+    assert [row.label for row in found.rows] == ["Source", "TENT"]
+    assert {column.group for column in found.columns} == {"CIFAR10-C, severity 5", "CIFAR10-C, severities 1, 5"}
+    assert [len(row.cells) for row in found.rows] == [len(found.columns)] * 2 == [4, 4]
+    assert cell(found, "TENT", "ECE", "CIFAR10-C, severity 5").value == pytest.approx(25.0)
+    assert "–" not in markdown(found)
+    assert found.notes[-1] == (
+        "Omitted, because nothing was measured: CIFAR100-C, severity 5; CIFAR100-C, severities 1, 5; TinyImageNet-C, "
+        "severity 5; TinyImageNet-C, severities 1, 5; BN Adapt; PL; SHOT; ETA; EATA; SAR; AEA; TEA; CreTTA."
+    )
+    assert not any("Omitted" in note for note in found.notes[:-1])
+
+
+def test_of_tables_and_charts_without_results_nothing_is_shown() -> None:
+    for name, item in items().items():
+        assert [measured(each) for each in item.show({}, SMOKE)] == [None] * len(item.show({}, SMOKE)), name
+
+
+@SCALES
+def test_with_all_results_nothing_is_omitted(scale: Scale) -> None:
+    for name in ("imagenet", "imagenet-batches", "pairs", "energy"):
+        shown = get(name).show(results(get(name).plan(scale)), scale)
+        assert tuple(measured(each) for each in shown) == shown, name
+
+
+def test_panels_without_a_curve_are_omitted() -> None:
+    runs = [run for run in get("overconfidence").plan(SMOKE) if run.method == "tent" and run.data == "embedded"]
+    shown = [measured(each) for each in get("overconfidence").show(results(runs), SMOKE)]
+    (found,) = [each for each in shown if each is not None]
+    assert isinstance(found, Chart)
+    assert [panel.title for panel in found.panels] == ["TENT: confidence", "TENT: ECE"]
+    assert found.notes[-1] == "Omitted, because nothing was measured: CreTTA: confidence; CreTTA: ECE."
+
+
+def test_differences_to_the_paper_are_shown_where_they_mean_something() -> None:
+    for scale, compared in ((SMOKE, False), (QUICK, True)):
+        found = table("imagenet", get("imagenet").show(results(get("imagenet").plan(scale)), scale))
+        number = cell(found, "TEA", "Acc", "ImageNet-C, severity 5")
+        assert number.value == pytest.approx(50.0)
+        assert number.printed == 31.60
+        assert (number.difference is not None) is compared
+        assert ("+18.40" in markdown(found)) is compared
+        assert ("$+$18.40" in latex(found)) is compared
+        assert ("(31.60, " in markdown(found), "(31.60)" in markdown(found)) == (compared, not compared)
+        assert ("the measured one less it" in markdown(found)) is compared
+        assert any("not comparable with the paper's" in note for note in found.notes) is not compared
+        console = Console(width=200, record=True, file=io.StringIO())
+        console.print(terminal(found, 200))
+        text = console.export_text()
+        assert ("Δ" in text, "+18.40" in text) == (compared, compared)
+        assert "31.60" in text
+
+
 def test_learning_rates_of_baselines_are_told_where_baselines_are_shown() -> None:
     for name, baselines in (("main", True), ("gradual", True), ("pairs", False), ("target-as-source", False)):
-        notes = [note for each in get(name).show({}, SMOKE) for note in each.notes]
+        done = results(get(name).plan(SMOKE))
+        notes = [note for each in get(name).show(done, SMOKE) for note in each.notes]
         assert any("no learning rates of the baselines" in note for note in notes) is baselines, name
 
 
 def test_where_methods_are_columns_the_best_is_that_of_a_row() -> None:
     right = {"cretta": 0.7, "tea": 0.6, "tent": 0.5}
-    done = results(get("gradual").plan(SMOKE), right=lambda run, domain, batch: right[run.method])
+    done = results(get("gradual").plan(SMOKE), right=lambda run, domain, batch: right[run.method], batches=3)
     found = table("gradual", get("gradual").show(done, SMOKE))
     assert marks(found) == (("best", "second", "") * 2,) * 7
     for name in ("contrastive-batches", "target-weight"):
@@ -408,14 +477,14 @@ def test_where_methods_are_columns_the_best_is_that_of_a_row() -> None:
 
 
 def test_batches_of_gradual_shift_have_no_more_than_the_images_of_a_domain() -> None:
-    told = " ".join(get("gradual").show({}, SMOKE)[0].notes)
+    told = " ".join(get("gradual").show(results(get("gradual").plan(SMOKE)), SMOKE)[0].notes)
     assert "10 images of each domain" in told
     assert "in batches of 10 (paper: 200)" in told
     assert "batches of 16" not in told
 
 
 def test_notes_of_gradual_shift_speak_of_no_averages() -> None:
-    told = " ".join(get("gradual").show({}, QUICK)[0].notes)
+    told = " ".join(get("gradual").show(results(get("gradual").plan(QUICK)), QUICK)[0].notes)
     assert "1 of 15 corruptions: gaussian_noise" in told
     assert "averages" not in told
 

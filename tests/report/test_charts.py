@@ -129,6 +129,13 @@ def test_what_is_empty_is_told() -> None:
     render(chart(line("tent", math.nan, math.inf, 1)))
 
 
+def test_a_line_of_one_point_is_a_sentence() -> None:
+    single = text_of(render(chart(line("tent", 1), line("sar", 2)), "svg", selectable=True))
+    assert "one value each: no curve to draw" in single
+    for given in (chart(line("tent", 1), line("sar", 2, 3)), chart(line("tent", 1), kind="scatter")):
+        assert "one value each: no curve to draw" not in text_of(render(given, "svg", selectable=True))
+
+
 def test_a_logarithmic_axis_has_a_place_for_zero() -> None:
     for values in ((0.1, 1.0, 10.0), (0.0, 1.0, 100.0)):
         texts = text_of(render(chart(Series("tent", values, values), logarithmic=True), "svg", selectable=True))

@@ -15,7 +15,7 @@ from cretta.errors import OptionError
 from cretta.measure import Trace
 from cretta.report.content import Cell, Column, Row, Table
 from cretta.report.page.payload import table_payload
-from cretta.report.ranking import marks
+from cretta.report.ranking import MEANING, marks
 from cretta.report.tables import comparison, csv, latex, markdown, terminal, write_table
 
 
@@ -59,7 +59,7 @@ def numbers(*values: float | None, better: str = "lower", digits: int = 2) -> Ta
         ((1.001, 1.004, 2.0, 3.0), "lower", ("best", "best", "second", "")),  # both show 1.00
         ((1.0, 2.0, 2.0), "lower", ("best", "second", "second")),
         ((2.0, 2.0), "higher", ("", "")),  # all tie
-        ((1.0, 1.0, 1.0, 2.0, 3.0), "lower", ("", "", "", "", "")),  # more than half tie for best
+        ((1.0, 1.0, 1.0, 2.0, 3.0), "lower", ("best", "best", "best", "second", "")),
         ((1.0, 1.0, 2.0, 3.0, None), "lower", ("best", "best", "second", "", "")),
         ((None, 2.0, 1.0), "lower", ("", "second", "best")),
         ((math.nan, math.inf, 1.0, 2.0), "lower", ("", "", "best", "second")),
@@ -93,7 +93,7 @@ def by_methods(best_of: Literal["row", "none"]) -> Table:
 def test_marks_within_rows_and_column_groups() -> None:
     assert marks(by_methods("row")) == (
         ("", "best", "second", "best", "second", "", ""),
-        ("best", "second", "", "", "", "", ""),  # two of three tie in the second group
+        ("best", "second", "", "best", "best", "second", ""),  # two of three tie in the second group
     )
     assert {mark for row in marks(by_methods("none")) for mark in row} == {""}
 
@@ -102,7 +102,7 @@ def test_every_renderer_marks_within_rows_or_nowhere() -> None:
     row, none = by_methods("row"), by_methods("none")
     assert "| 1 | 1.00 | **3.00** | <u>2.00</u> | **90.00** | <u>80.00</u> | 70.00 | 5.00 |" in markdown(row)
     assert r"1 & 1.00 & \textbf{3.00} & \underline{2.00} & \textbf{90.00}" in latex(row)
-    assert [each[2] for each in table_payload(row)["rows"]] == [".bsbs..", "bs....."]
+    assert [each[2] for each in table_payload(row)["rows"]] == [".bsbs..", "bs.bbs."]
     assert not [sign for sign in ("| **", "<u>") if sign in markdown(none)]
     assert not [command for command in ("textbf", "underline") if command in latex(none)]
     assert [each[2] for each in table_payload(none)["rows"]] == ["......."] * 2
@@ -130,7 +130,7 @@ def paper_table() -> Table:
 
 
 def test_markdown() -> None:
-    expected = """\
+    expected = f"""\
 **Errors \\& β**
 
 | method | CIFAR-10-C · mCE % ↓ | CIFAR-10-C · ECE % ↓ | GFLOPs |
@@ -142,6 +142,8 @@ def test_markdown() -> None:
 | CreTTA | **71.00 ± 1.25** (71.25, -0.25) | **4.00 ± 0.12** (4.15, -0.15) | 527.4 |
 
 In brackets: the paper's number, and the measured one less it.
+
+{MEANING}
 
 Nine epochs only.
 
@@ -172,11 +174,12 @@ CreTTA & \textbf{71.00} {\scriptsize $\pm$ 1.25} {\scriptsize (71.25, $-$0.25)} 
 \bottomrule
 \end{tabular}
 \par\smallskip{\footnotesize In brackets: the paper's number, and the measured one less it.\par}
+\par\smallskip{\footnotesize MEANING\par}
 \par\smallskip{\footnotesize Nine epochs only.\par}
 \par\smallskip{\footnotesize \textendash{}: not run: 100 \% missing\par}
 \end{table}
 """  # noqa: E501
-    assert latex(paper_table()) == expected
+    assert latex(paper_table()) == expected.replace("MEANING", MEANING.replace("%", r"\%"))
 
 
 def test_latex_escapes_what_has_a_meaning() -> None:
@@ -210,6 +213,7 @@ def test_csv_is_tidy_and_keeps_all_digits() -> None:
             "deviation": "0.25",
             "printed": "0.3",
             "note": "",
+            "mark": "",
         },
         {
             "row": 'a "b"',
@@ -220,6 +224,7 @@ def test_csv_is_tidy_and_keeps_all_digits() -> None:
             "deviation": "",
             "printed": "",
             "note": "no\ndata",
+            "mark": "",
         },
     ]
 

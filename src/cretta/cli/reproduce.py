@@ -88,9 +88,17 @@ def reproduce(
             return
         begun = time.monotonic()
         results = execute(due, kept, workshop)
+        drawn = [shown for one in chosen for shown in one.show(results, sized, lacking)]
+        found = [paper.measured(shown) for shown in drawn]
+        content = [shown for shown in found if shown is not None]
+        omitted = "; ".join(shown.title for shown, left in zip(drawn, found, strict=True) if left is None)
+        if omitted:
+            omitted = f"{paper.OMITTED}: {omitted}."
+            console.print(omitted, highlight=False, soft_wrap=True)
+        if not content:
+            return
         folder = output or store / f"paper-{sized.name}"
         folder.mkdir(parents=True, exist_ok=True)
-        content = [shown for one in chosen for shown in one.show(results, sized, lacking)]
         for shown in content:
             _write(shown, folder, formats, figures)
         page = folder / f"{'report' if not item else '-'.join(item)}.html"
@@ -99,7 +107,7 @@ def reproduce(
             page,
             tables=[each for each in content if isinstance(each, Table)],
             charts=[each for each in content if isinstance(each, Chart)],
-            notes=[sized.about, *dict.fromkeys(lacking.values())],
+            notes=[sized.about, *([omitted] if omitted else []), *dict.fromkeys(lacking.values())],
             title=f"The paper's tables and figures, scale {sized.name}",
         )
         console.print(

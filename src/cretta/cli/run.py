@@ -15,10 +15,12 @@ from cretta.cli import given
 from cretta.cli.console import app, console, plain_errors, stopping
 from cretta.cli.grids import STORE, execute
 from cretta.errors import OptionError
-from cretta.report.content import Column, Row, Table, cell
+from cretta.report.content import Column, Row, Table
+from cretta.report.groups import MEASURES, Group
 from cretta.report.tables import terminal
 
 RUNS, METHODS, PLACE = "What runs", "How", "Where"
+SHOWN = ("accuracy", "ece", "nll", "energy", "gflops", "speed")
 
 
 @app.command()
@@ -182,31 +184,17 @@ def _methods(names: list[str], preset: str | None, pairs: list[str], benchmark: 
 
 
 def summary(runs: list[Run], results: dict[Run, Result]) -> Table:
-    """A row for each method and stream, over seeds."""
-    columns = (
-        Column("accuracy %", better="higher"),
-        Column("ECE %", better="lower"),
-        Column("NLL", better="lower", digits=3),
-        Column("energy"),
-        Column("GFLOPs", better="lower", digits=1),
-        Column("images/s", better="higher", digits=0),
-    )
+    """Return a row for each method and stream, over seeds."""
+    shown = [measure for measure in MEASURES if measure.name in SHOWN]
+    columns = tuple(Column(each.title, better=each.better, digits=each.digits) for each in shown)
     groups: dict[Run, list[Result]] = {}
     for each in runs:
         groups.setdefault(dataclasses.replace(each, seed=0), []).append(results[each])
     rows = []
     for key, found in groups.items():
-        parts = [result.of() for result in found]
         label = " ".join([key.method, *(f"{name}={value}" for name, value in key.options)])
-        cells = (
-            cell([100 * part.accuracy for part in parts]),
-            cell([100 * part.calibration_error for part in parts]),
-            cell([part.negative_log_likelihood for part in parts]),
-            cell([part.energy for part in parts]),
-            cell([result.cost["gflops"] for result in found]),
-            cell([part.images_per_second for part in parts]),
-        )
-        rows.append(Row(label, cells, _where(key)))
+        where = _where(key)
+        rows.append(Row(label, Group(tuple(found), label, where, "").cells(shown), where))
     return Table("run", "Over the whole stream", "method", columns, tuple(rows), best_of="group")
 
 

@@ -9,6 +9,7 @@ from functools import cache
 from cretta.options import unknown
 from cretta.paper.family import Family
 from cretta.paper.item import Item
+from cretta.paper.measured import OMITTED, measured
 from cretta.paper.needs import missing
 from cretta.paper.prepare import prepare
 from cretta.paper.scale import FULL, QUICK, SCALES, SMOKE, Preparation, Scale, scale
@@ -45,6 +46,7 @@ def get(name: str) -> Item:
 __all__ = [
     "FULL",
     "NOT_RUN",
+    "OMITTED",
     "QUICK",
     "SCALES",
     "SMOKE",
@@ -54,6 +56,7 @@ __all__ = [
     "Scale",
     "get",
     "items",
+    "measured",
     "missing",
     "prepare",
     "scale",

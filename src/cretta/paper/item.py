@@ -46,7 +46,7 @@ class Item(ABC):
         self, results: Mapping[Run, Result], scale: Scale, lacking: Mapping[Run, str] | None = None
     ) -> tuple[Table | Chart, ...]:
         """Tables and charts of what is there; ``lacking`` says why runs could not be done."""
-        return self.draw(Readings(results, lacking or {}), scale)
+        return self.draw(Readings(results, lacking or {}, comparable=scale.comparable), scale)
 
     def notes(self, readings: Readings, scale: Scale, *families: str) -> tuple[str, ...]:
         """What differs from the paper, what it leaves open, and what is missing; for these families, or all."""

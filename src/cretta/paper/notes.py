@@ -18,11 +18,12 @@ _NO_BASELINE = ("source", "bn_adapt", "cretta")
 
 
 def differences(readings: Readings, scale: Scale, plan: Sequence[Run], names: Sequence[str]) -> tuple[str, ...]:
-    """How the runs of these families differ from the paper's, and what could not be run."""
-    told = []
+    """How the runs of these families that were done differ from the paper's, and what could not be run."""
+    told = [] if scale.comparable else [f"Numbers of scale {scale.name} are not comparable with the paper's."]
     for name in names:
         family = scale.family(name)
-        runs = [run for run in plan if run.data.partition(":")[0] == family.data and _same(run, family)]
+        done = [run for run in plan if run in readings.results]
+        runs = [run for run in done if run.data.partition(":")[0] == family.data and _same(run, family)]
         if runs:
             told += _of(family, FULL.family(name), runs, readings)
     if len(scale.seeds) < len(FULL.seeds):
@@ -45,11 +46,7 @@ def _of(family: Family, paper: Family, runs: Sequence[Run], readings: Readings) 
     if batches != [paper.batch_size]:
         parts.append(f"in batches of {' or '.join(map(str, batches))} (paper: {paper.batch_size})")
     parts += _shifts(paper, runs)
-    made = {
-        readings.results[run].provenance.get("materials", {}).get("corruptions")
-        for run in runs
-        if run in readings.results
-    }
+    made = {readings.results[run].provenance.get("materials", {}).get("corruptions") for run in runs}
     if "generated" in made:
         parts.append("corrupted here, not the published images")
     told = [f"{family.title}: {', '.join(part for part in parts if part)}. Network: {family.weights}.", *family.remarks]

@@ -13,6 +13,7 @@ from cretta.bench.result import measures
 from cretta.errors import OptionError
 from cretta.measure import mean_corruption_error
 from cretta.report.content import Cell, Series, cell
+from cretta.report.spread import jackknife
 
 Groups = Sequence[Sequence[Run]]
 """For each seed, the runs that make its number together."""
@@ -26,6 +27,8 @@ class Readings:
 
     results: Mapping[Run, Result]
     lacking: Mapping[Run, str] = dataclasses.field(default_factory=dict)
+    comparable: bool = True
+    """Whether differences to the paper mean anything."""
 
     def cell(self, groups: Groups, value: Callable[[list[Result]], float], printed: float | None = None) -> Cell:
         """Mean and deviation over the seeds that are whole; where none is, why."""
@@ -33,11 +36,12 @@ class Readings:
         if not whole:
             return Cell(printed=printed, note=self.why(groups))
         try:
-            values = [value([self.results[run] for run in group]) for group in whole]
+            values = {group[0].seed: value([self.results[run] for run in group]) for group in whole}
         except OptionError as wrong:  # such as a source model without an error to be relative to
             return Cell(printed=printed, note=str(wrong))
         note = "" if len(whole) == len(groups) else f"{len(whole)} of {len(groups)} seeds"
-        return cell(values, printed, note)
+        blocks = jackknife([self.results[run] for run in whole[0]], value)
+        return dataclasses.replace(cell(values, printed, note, blocks), comparable=self.comparable)
 
     def why(self, groups: Groups) -> str:
         """Why there is no number, in a few words."""

@@ -36,6 +36,8 @@ class Scale:
     betas: tuple[float, ...]
     """The β of the sweep; the paper shows it as curves without saying which."""
     preparations: tuple[Preparation, ...] = ()
+    comparable: bool = True
+    """Whether differences to the paper's numbers mean anything."""
 
     def family(self, name: str) -> Family:
         """The family of that name."""
@@ -301,6 +303,7 @@ SMOKE = Scale(
         Preparation("pacs", "resnet-8", 6000, source="cartoon", at_most=2000),
         Preparation("pacs", "resnet-8", 6000, source="sketch", at_most=2000),
     ),
+    comparable=False,
 )
 
 SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (SMOKE, QUICK, FULL)}

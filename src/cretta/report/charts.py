@@ -210,8 +210,10 @@ def _panel(axis: Axes, panel: Panel, look: Mapping[str, Style]) -> None:
     for series in panel.series:
         _check(series)
     drawn = [series for series in panel.series if series.y]
-    if not drawn:
-        axis.text(0.5, 0.5, "no data", transform=axis.transAxes, ha="center", va="center", color="#767676")
+    single = panel.kind == "line" and all(len(series.y) == 1 for series in drawn)
+    if not drawn or single:
+        told = "no data" if not drawn else "one value each: no curve to draw"
+        axis.text(0.5, 0.5, told, transform=axis.transAxes, ha="center", va="center", color="#767676")
         axis.set_xticks([])
         axis.set_yticks([])
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 Better = Literal["higher", "lower", "neither"]
@@ -20,25 +20,35 @@ class Cell:
     printed: float | None = None
     note: str = ""
     """Instead of a missing value: why it is missing."""
+    comparable: bool = dataclasses.field(default=True, compare=False, repr=False)
+    """Whether the difference to the paper's number means anything."""
+    seeds: Mapping[int, float] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    """The value of each seed."""
+    blocks: tuple[float, ...] | None = dataclasses.field(default=None, compare=False, repr=False)
+    """Jackknife pseudo-values over blocks of batches, empty for too few batches; None for a number without spread."""
 
     @property
     def difference(self) -> float | None:
         """Measured less printed."""
-        return None if self.value is None or self.printed is None else self.value - self.printed
+        if self.value is None or self.printed is None or not self.comparable:
+            return None
+        return self.value - self.printed
 
 
-def cell(values: Sequence[float], printed: float | None = None, note: str = "") -> Cell:
-    """Mean and sample deviation of the values of several seeds.
+def cell(
+    values: Mapping[int, float], printed: float | None = None, note: str = "", blocks: tuple[float, ...] | None = None
+) -> Cell:
+    """Return mean and sample deviation of the values of several seeds.
 
-    >>> cell([1.0, 3.0])
+    >>> cell({0: 1.0, 1: 3.0})
     Cell(value=2.0, deviation=1.4142135623730951, printed=None, note='')
     """
     if not values:
         return Cell(printed=printed, note=note)
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return Cell(mean, None, printed, note)
-    return Cell(mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)), printed, note)
+    mean = math.fsum(values.values()) / len(values)
+    squares = math.fsum((value - mean) ** 2 for value in values.values())
+    deviation = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else None
+    return Cell(mean, deviation, printed, note, seeds=values, blocks=blocks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Column:
     group: str = ""
     """A heading over this column and its neighbours of the same group."""
     better: Better = "neither"
-    """Which numbers are best: the best is bold, the second underlined."""
+    """Which numbers are best."""
     digits: int = 2
 
 

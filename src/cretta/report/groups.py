@@ -11,6 +11,7 @@ from typing import Any
 
 from cretta.bench import Buffer, Measures, Result
 from cretta.report.content import Better, Cell, cell
+from cretta.report.spread import less_one_block, pseudo_values
 from cretta.report.styles import KNOWN
 
 
@@ -104,10 +105,16 @@ class Group:
         """Of each measure, by seed."""
         return self._values(None)
 
+    @cached_property
+    def blocks(self) -> dict[str, tuple[float, ...]]:
+        """Of each measure, the pseudo-values over blocks of batches of the first seed."""
+        return self._blocks(None)
+
     def cells(self, measures: Sequence[Measure], part: str | None = None) -> tuple[Cell, ...]:
         """Mean and deviation over seeds, of all or a part of the stream."""
         values = self.values if part is None else self._values(part)
-        return tuple(cell(list(values[measure.name].values())) for measure in measures)
+        blocks = self.blocks if part is None else self._blocks(part)
+        return tuple(cell(values[measure.name], blocks=blocks[measure.name]) for measure in measures)
 
     def _values(self, part: str | None) -> dict[str, dict[int, float]]:
         found: dict[str, dict[int, float]] = {measure.name: {} for measure in MEASURES}
@@ -117,6 +124,15 @@ class Group:
                 value = measure.of(told, result)
                 if value is not None:
                     found[measure.name][result.run["seed"]] = float(value)
+        return found
+
+    def _blocks(self, part: str | None) -> dict[str, tuple[float, ...]]:
+        first = self.results[0]
+        rest = [(less.of(part), less) for (less,) in less_one_block([first])]
+        whole = first.of(part)
+        found = {}
+        for measure in MEASURES:
+            found[measure.name] = pseudo_values(measure.of(whole, first), [measure.of(*each) for each in rest])
         return found
 
 

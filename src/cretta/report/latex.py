@@ -6,7 +6,7 @@ import re
 from itertools import groupby, starmap
 
 from cretta.report.content import Cell, Column, Table
-from cretta.report.ranking import BESIDE, Mark, grouped_rows, has_printed, heading, marks, notes, number
+from cretta.report.ranking import Mark, brackets, grouped_rows, heading, marks, notes, number, spread
 
 _GREEK = {
     "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "η": "eta", "θ": "theta",
@@ -55,7 +55,7 @@ def latex(table: Table) -> str:
             cells = starmap(_cell, zip(row.cells, table.columns, marked[place], strict=True))
             lines.append(_row(escape(row.label), *cells))
     lines += ["\\bottomrule", "\\end{tabular}"]
-    below = [*([BESIDE] if has_printed(table) else []), *notes(table)]
+    below = [*brackets(table), *notes(table)]
     lines += [f"\\par\\smallskip{{\\footnotesize {escape(note)}\\par}}" for note in below]
     return "\n".join([*lines, "\\end{table}"]) + "\n"
 
@@ -91,8 +91,8 @@ def _cell(cell: Cell, column: Column, mark: Mark) -> str:
     else:
         text = _signed(number(cell.value, column.digits))
         text = {"best": f"\\textbf{{{text}}}", "second": f"\\underline{{{text}}}", "": text}[mark]
-        if cell.deviation is not None:
-            text += f" {{\\scriptsize $\\pm$ {number(cell.deviation, column.digits)}}}"
+        if deviation := spread(cell, column):
+            text += f" {{\\scriptsize $\\pm$ {deviation}}}"
     if cell.printed is None:
         return text
     beside = _signed(number(cell.printed, column.digits))

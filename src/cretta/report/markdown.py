@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import starmap
 
 from cretta.report.content import Cell, Column, Table
-from cretta.report.ranking import BESIDE, MISSING, Mark, grouped_rows, has_printed, heading, marks, notes, number
+from cretta.report.ranking import MISSING, Mark, brackets, grouped_rows, heading, marks, notes, number, spread
 
 
 def markdown(table: Table) -> str:
@@ -27,7 +27,7 @@ def markdown(table: Table) -> str:
             row = table.rows[place]
             cells = starmap(_cell, zip(row.cells, table.columns, marked[place], strict=True))
             lines.append(_row([escape(row.label), *cells]))
-    for note in [*([BESIDE] if has_printed(table) else []), *notes(table)]:
+    for note in [*brackets(table), *notes(table)]:
         lines += ["", escape(note)]
     return "\n".join(lines) + "\n"
 
@@ -43,8 +43,8 @@ def _row(cells: Sequence[str]) -> str:
 
 def _cell(cell: Cell, column: Column, mark: Mark) -> str:
     text = MISSING if cell.value is None else number(cell.value, column.digits)
-    if cell.value is not None and cell.deviation is not None:
-        text += f" ± {number(cell.deviation, column.digits)}"
+    if deviation := spread(cell, column):
+        text += f" ± {deviation}"
     text = {"best": f"**{text}**", "second": f"<u>{text}</u>", "": text}[mark]
     if cell.printed is None:
         return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -15,18 +16,24 @@ def summary_tables(groups: Sequence[Group]) -> list[Table]:
     tables = []
     for number, (setting, members) in enumerate(settings.items(), start=1):
         suffix = f"-{number}" if len(settings) > 1 else ""
-        present = measures_of(members)
-        columns = tuple(Column(each.title, better=each.better, digits=each.digits) for each in present)
-        note = _seeds_note(members)
-        rows = tuple(
-            Row(label, tuple(averaged(each, measure, shifts_of(members)) for measure in present))
-            for label, each in by_label(members).items()
-        )
-        tables.append(Table(f"summary{suffix}", f"{setting}: {_over(members)}", "method", columns, rows, (note,)))
-        if rows := _rows_by_shift(members, present):
+        overall = overall_table(members)
+        title = f"{setting}: {over(members)}"
+        tables.append(dataclasses.replace(overall, name=f"{overall.name}{suffix}", title=title))
+        if rows := _rows_by_shift(members, measures_of(members)):
             title = f"{setting}: by shift"
-            tables.append(Table(f"shifts{suffix}", title, "method", columns, rows, (note,), best_of="group"))
+            tables.append(dataclasses.replace(overall, name=f"shifts{suffix}", title=title, rows=rows, best_of="group"))
     return tables
+
+
+def overall_table(groups: Sequence[Group]) -> Table:
+    """Return the methods of one setting by measures, over all its shifts."""
+    present = measures_of(groups)
+    columns = tuple(Column(each.title, better=each.better, digits=each.digits) for each in present)
+    rows = tuple(
+        Row(label, tuple(averaged(each, measure, shifts_of(groups)) for measure in present))
+        for label, each in by_label(groups).items()
+    )
+    return Table("summary", over(groups), "method", columns, rows, (_seeds_note(groups),))
 
 
 def summary_charts(groups: Sequence[Group]) -> list[Chart]:
@@ -42,7 +49,7 @@ def summary_charts(groups: Sequence[Group]) -> list[Chart]:
                 series.append(Series(label, (x.value,), (y.value,), *spread))
         if len(series) > 1:
             x_title, y_title = "accuracy (%), more is better", "ECE (%), less is better"
-            panel = Panel(_over(members), x_title, y_title, "scatter", tuple(series))
+            panel = Panel(over(members), x_title, y_title, "scatter", tuple(series))
             charts.append(Chart(f"accuracy-ece{f'-{number}' if len(settings) > 1 else ''}", setting, (panel,)))
     return charts
 
@@ -58,7 +65,11 @@ def averaged(groups: Sequence[Group], measure: Measure, shifts: Sequence[str]) -
     seeds = set.intersection(*(set(by_shift[shift]) for shift in shifts))
     if not seeds:
         return Cell(note="no seed was run on all shifts")
-    return cell([math.fsum(by_shift[shift][seed] for shift in shifts) / len(shifts) for seed in sorted(seeds)])
+    values = {seed: math.fsum(by_shift[shift][seed] for shift in shifts) / len(shifts) for seed in sorted(seeds)}
+    # Shorter streams of some shifts have fewer blocks: then there are none of the mean.
+    blocks = [group.blocks[measure.name] for group in groups]
+    same = blocks if len(set(map(len, blocks))) == 1 else [()]
+    return cell(values, blocks=tuple(math.fsum(each) / len(each) for each in zip(*same, strict=True)))
 
 
 def measures_of(groups: Sequence[Group]) -> list[Measure]:
@@ -99,7 +110,8 @@ def _rows_by_shift(groups: Sequence[Group], measures: Sequence[Measure]) -> tupl
     return tuple(rows) if len({row.group for row in rows}) > 1 else ()
 
 
-def _over(groups: Sequence[Group]) -> str:
+def over(groups: Sequence[Group]) -> str:
+    """Return in words what numbers are means of."""
     shifts = shifts_of(groups)
     return f"mean of {len(shifts)} shifts" if len(shifts) > 1 else shifts[0]
 

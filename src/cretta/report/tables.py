@@ -22,15 +22,14 @@ __all__ = ["FORMATS", "comparison", "csv", "latex", "markdown", "terminal", "wri
 
 
 def csv(table: Table) -> str:
-    """A line for each cell, with all digits."""
-    marks(table)  # raises where cells do not fit the columns
+    """Return a line for each cell, with all digits."""
     text = io.StringIO()
     out = writer(text, lineterminator="\n")
-    out.writerow(("row", "group", "column_group", "column", "value", "deviation", "printed", "note"))
-    for row in table.rows:
-        for column, cell in zip(table.columns, row.cells, strict=True):
+    out.writerow(("row", "group", "column_group", "column", "value", "deviation", "printed", "note", "mark"))
+    for row, marked in zip(table.rows, marks(table), strict=True):
+        for column, cell, mark in zip(table.columns, row.cells, marked, strict=True):
             numbers = ("" if each is None else repr(each) for each in (cell.value, cell.deviation, cell.printed))
-            out.writerow((row.label, row.group, column.group, column.title, *numbers, cell.note))
+            out.writerow((row.label, row.group, column.group, column.title, *numbers, cell.note, mark))
     return text.getvalue()
 
 

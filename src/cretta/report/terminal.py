@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from cretta.report.content import Table
-from cretta.report.ranking import MISSING, Mark, grouped_rows, heading, marks, notes, number
+from cretta.report.ranking import MISSING, Mark, grouped_rows, heading, marks, notes, number, spread
 
 STYLES: dict[Mark, str] = {"best": "bold", "second": "underline", "": ""}
 GAP = 3
@@ -101,9 +101,8 @@ class _Grids:
         texts = [self._texts(place) for place in places]
         for place, rows in zip(places, texts, strict=True):
             grid.add_column(Text(heading(self.table.columns[place])), justify="right", no_wrap=True)
-            if rows and len(rows[0]) > 1:
-                grid.add_column(Text("paper"), justify="right", no_wrap=True)
-                grid.add_column(Text("Δ"), justify="right", no_wrap=True)
+            for title in ("paper", "Δ")[: len(rows[0]) - 1 if rows else 0]:
+                grid.add_column(Text(title), justify="right", no_wrap=True)
         for group, members in grouped_rows(self.table):
             if group:
                 grid.add_row()
@@ -116,18 +115,21 @@ class _Grids:
         column = self.table.columns[place]
         cells = [row.cells[place] for row in self.table.rows]
         printed = any(cell.printed is not None for cell in cells)
-        spreads = ["" if cell.deviation is None else f" ±{number(cell.deviation, column.digits)}" for cell in cells]
+        compared = any(cell.difference is not None for cell in cells)
+        spreads = [f" ±{deviation}" if (deviation := spread(cell, column)) else "" for cell in cells]
         # Decimal points stay in line where one row has a deviation and another has none.
         room = max(map(len, spreads), default=0)
         texts = []
-        for cell, spread, row in zip(cells, spreads, self.marks, strict=True):
+        for cell, deviation, row in zip(cells, spreads, self.marks, strict=True):
             mean = MISSING if cell.value is None else number(cell.value, column.digits)
-            line = [Text.assemble((mean, STYLES[row[place]]), f"{spread:<{room}}")]
+            line = [Text.assemble((mean, STYLES[row[place]]), f"{deviation:<{room}}")]
             if printed:
                 paper = "" if cell.printed is None else number(cell.printed, column.digits)
+                line.append(Text(paper, style="dim"))
+            if compared:
                 difference = cell.difference
                 less = "" if difference is None else number(difference, column.digits, signed=True)
-                line += [Text(paper, style="dim"), Text(less, style="dim")]
+                line.append(Text(less, style="dim"))
             texts.append(line)
         return texts
 

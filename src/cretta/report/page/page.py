@@ -21,12 +21,12 @@ from PIL import Image
 from cretta.bench import Result
 from cretta.errors import OptionError, StateError
 from cretta.report.charts import render
-from cretta.report.content import Cell, Chart, Table
-from cretta.report.groups import MEASURES, Group, Measure, by_setting, grouped
+from cretta.report.content import Chart, Table
+from cretta.report.groups import Group, by_setting, grouped
 from cretta.report.page.payload import groups_payload, runs_payload, script_json, table_payload
-from cretta.report.ranking import number
+from cretta.report.ranking import Mark, marks, number, spread
 from cretta.report.styles import Style, styles
-from cretta.report.summary import averaged, by_label, shifts_of, summary_charts, summary_tables
+from cretta.report.summary import over, overall_table, summary_charts, summary_tables
 
 Example = bytes | NDArray[np.uint8]
 """A PNG file, or pixels (H, W, 3)."""
@@ -34,6 +34,9 @@ Example = bytes | NDArray[np.uint8]
 SCRIPTS = ("dom.js", "table.js", "plot.js", "curves.js", "reliability.js", "settings.js", "main.js")
 OPEN_SETTINGS = 8
 """Settings that are shown at once in overview and charts."""
+
+NAMED = 4
+"""Methods that are equally good and named; more are counted."""
 
 
 def write_page(
@@ -57,7 +60,9 @@ def write_page(
     looks = styles(group.method for group in groups)
     made = summary_tables(groups)
     own = summary_charts(groups)
-    shown = [*charts, *own[:OPEN_SETTINGS]]
+    shown = [_chart(chart, place, looks) for place, chart in enumerate([*charts, *own[:OPEN_SETTINGS]])]
+    # A single chart stands beside what it shows, not alone in a row.
+    beside = shown.pop() if len(shown) == len(own) == 1 else ""
     if len(own) > OPEN_SETTINGS:
         notes = [*notes, f"Charts are of the first {OPEN_SETTINGS} of {len(own)} settings; the tables have all."]
     payload = {
@@ -76,8 +81,8 @@ def write_page(
         "lead": _lead(groups),
         "facts": _facts(groups),
         "notes": "".join(f"<p class=note>{html.escape(note)}</p>" for note in notes),
-        "best": _best(groups),
-        "charts": "".join(_chart(chart, place, looks) for place, chart in enumerate(shown)),
+        "best": f"<div class=beside>{_best(groups)}{beside}</div>",
+        "charts": "".join(shown),
         "examples": "".join(_example(name, image) for name, image in (examples or {}).items()),
         "version": html.escape(version("cretta")),
         "data": script_json(payload),
@@ -141,23 +146,15 @@ def _facts(groups: Sequence[Group]) -> str:
 
 
 def _best(groups: Sequence[Group]) -> str:
-    """For each setting with several methods, which one is best by each measure."""
+    """For each setting with several methods, which ones are best by each measure."""
     cards = []
     for setting, members in by_setting(groups).items():
-        lines = []
-        for measure in MEASURES:
-            cells = {label: averaged(each, measure, shifts_of(members)) for label, each in by_label(members).items()}
-            found = {
-                label: cell for label, cell in cells.items() if cell.value is not None and cell.value == cell.value
-            }
-            if measure.better == "neither" or len(found) < 2:
-                continue
-            lines.append(_best_line(measure, found))
-        if lines:
-            over = len(shifts_of(members))
-            told = f"mean of {over} shifts" if over > 1 else shifts_of(members)[0]
+        table = overall_table(members)
+        marked = marks(table)
+        lines = [_best_line(table, marked, place) for place in range(len(table.columns))]
+        if any(lines):
             cards.append(
-                f"<article class=card><h3>{html.escape(setting)}</h3><p class=quiet>{html.escape(told)}</p>"
+                f"<article class=card><h3>{html.escape(setting)}</h3><p class=quiet>{html.escape(over(members))}</p>"
                 f"<div class=scroll><table class=plain><tbody>{''.join(lines)}</tbody></table></div></article>"
             )
     if not cards:
@@ -167,19 +164,24 @@ def _best(groups: Sequence[Group]) -> str:
     return f"<div class=cards>{''.join(cards[:OPEN_SETTINGS])}</div>{folded if more else ''}"
 
 
-def _best_line(measure: Measure, cells: Mapping[str, Cell]) -> str:
-    """The best by one measure; those that read alike are alike."""
-    values = {label: cell.value for label, cell in cells.items() if cell.value is not None}
-    best = max(values.values()) if measure.better == "higher" else min(values.values())
-    shown = number(best, measure.digits)
-    labels = [label for label, value in values.items() if number(value, measure.digits) == shown]
-    told = " and ".join(labels) if len(labels) < 3 else f"{len(labels)} alike"
-    spread = cells[labels[0]].deviation if len(labels) == 1 else None
-    deviation = "" if spread is None else f" ± {number(spread, measure.digits)}"
-    word = "highest" if measure.better == "higher" else "lowest"
+def _best_line(table: Table, marked: Sequence[Sequence[Mark]], place: int) -> str:
+    """The best by one measure, as the table marks them; nothing where there are not two to compare."""
+    column = table.columns[place]
+    cells = {row.label: row.cells[place] for row in table.rows if row.cells[place].value is not None}
+    if column.better == "neither" or len(cells) < 2:
+        return ""
+    labels = [row.label for row, each in zip(table.rows, marked, strict=True) if each[place] == "best"]
+    told = ", ".join(labels) if len(labels) <= NAMED else f"{len(labels)} alike"
+    shown = ""
+    if labels:
+        values = [cell.value for label, cell in cells.items() if label in labels and cell.value is not None]
+        shown = number(max(values) if column.better == "higher" else min(values), column.digits)
+    if len(labels) == 1 and (deviation := spread(cells[labels[0]], column)):
+        shown += f" ± {deviation}"
+    word = "highest" if column.better == "higher" else "lowest"
     return (
-        f"<tr><th scope=row>{word} {html.escape(measure.title)}</th><td>{html.escape(told)}</td>"
-        f"<td class=number>{shown}{deviation}</td></tr>"
+        f"<tr><th scope=row>{word} {html.escape(column.title)}</th><td>{html.escape(told or 'no clear best')}</td>"
+        f"<td class=number>{shown}</td></tr>"
     )
 
 
@@ -194,10 +196,10 @@ def _chart(chart: Chart, place: int, looks: Mapping[str, Style]) -> str:
     drawing = re.sub('#([0-9a-f]{6})(?=[;"])', r"var(--\1, #\1)", drawing)
     title, width = html.escape(chart.title), re.search(r'<svg[^>]*? width="([\d.]+)pt"', drawing)
     natural = float(width[1]) * 4 / 3 if width else 600
-    drawing = drawing.replace("<svg", f'<svg style="--natural: {natural:.0f}px" role="img" aria-label="{title}"', 1)
+    drawing = drawing.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
     notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in chart.notes)
     return (
-        f"<figure class=chart><figcaption>{title}</figcaption>"
+        f'<figure class=chart style="--natural: {natural:.0f}px"><figcaption>{title}</figcaption>'
         f'<div class=scroll tabindex=0 role=region aria-label="{title}">{drawing}</div>{notes}</figure>'
     )
 

@@ -12,7 +12,7 @@ from cretta.bench import BatchRow, Result
 from cretta.bench.result import measures
 from cretta.report.content import Cell, Column, Table
 from cretta.report.groups import Group, Measure, by_setting
-from cretta.report.ranking import heading, marks, notes, number
+from cretta.report.ranking import heading, marks, notes, number, spread
 from cretta.report.styles import Style
 from cretta.report.summary import measures_of
 
@@ -133,7 +133,7 @@ def _cell(cell: Cell, column: Column) -> Any:
         return None
     texts = [
         "" if cell.value is None else number(cell.value, column.digits),
-        "" if cell.deviation is None else number(cell.deviation, column.digits),
+        spread(cell, column),
         "" if cell.printed is None else number(cell.printed, column.digits),
         "" if cell.difference is None else number(cell.difference, column.digits, signed=True),
     ]

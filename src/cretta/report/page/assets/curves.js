@@ -206,11 +206,16 @@ class Curves {
       const series = shown.flatMap((each) => this.seriesOf(each, measure));
       plot.title = title;
       plot.node.querySelector("figcaption").textContent = title;
-      plot.node.hidden = !series.length;
-      if (!series.length) absent.push(title);
-      plot.setSeries(series, parts);
+      const drawable = series.some((each) => each.y.filter((value) => value !== null).length > 1);
+      plot.node.hidden = !drawable;
+      if (!drawable) absent.push(title);
+      plot.setSeries(drawable ? series : [], parts);
     }
-    this.absent.textContent = this.chosen.length ? (absent.length ? `Not recorded by these runs: ${absent.join("; ")}.` : "") : "No run is chosen.";
+    const single = this.chosen.length > 0 && this.chosen.every((group) => group.runs.every((run) => run.batches === 1));
+    document.getElementById("curves").classList.toggle("single", single);
+    if (!this.chosen.length) this.absent.textContent = "No run is chosen.";
+    else if (single) this.absent.textContent = "These runs have one batch each: there are no curves over batches. The tables have their numbers.";
+    else this.absent.textContent = absent.length ? `Not recorded by these runs, or for one batch only: ${absent.join("; ")}.` : "";
     const last = Math.max(2, ...this.chosen.flatMap((group) => group.runs.map((run) => run.batches)));
     if (anew || last !== this.view.full[1]) this.view.setFull(1, last);
     this.onchange(shown);

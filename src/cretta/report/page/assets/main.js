@@ -6,6 +6,7 @@ tables.append(...data.tables.map(tableSection));
 if (data.runs) {
   tables.append(tableSection(data.runs));
   new Curves(data, showDiagrams);
+  window.addEventListener("resize", () => arrangeDiagrams(document.getElementById("diagrams")));
   buildSettings(data);
 }
 document.documentElement.dataset.ready = "yes";

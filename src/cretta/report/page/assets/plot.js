@@ -208,9 +208,11 @@ class Plot {
     const clip = svg("clipPath", { id: this.clip }, svg("rect", { x: MARGIN.left, y: MARGIN.top - 4, width: right - MARGIN.left, height: floor - MARGIN.top + 4 }));
     const inside = svg("g", { "clip-path": `url(#${this.clip})` });
     this.series.forEach((each) => each.deviation && inside.append(this.band(each)));
-    this.series.forEach((each, place) => inside.append(this.curve(each), this.markers(each, place)));
+    this.series.forEach((each) => inside.append(this.curve(each)));
+    // Markers of the first and last batch in view reach over the edge: they are not clipped.
+    const markers = svg("g", {}, ...this.series.map((each, place) => this.markers(each, place)));
     this.overlay = svg("g", { class: "overlay" });
-    this.canvas.replaceChildren(clip, grid, this.partMarks(floor), inside, this.overlay);
+    this.canvas.replaceChildren(clip, grid, this.partMarks(floor), inside, markers, this.overlay);
     this.surface.setAttribute(
       "aria-label",
       `${this.title}: ${this.series.length} ${this.series.length === 1 ? "curve" : "curves"}, batches ${Math.round(from)} to ${Math.round(to)}`,

@@ -1,6 +1,7 @@
 // Reliability diagrams: accuracy at each confidence, the gap to the diagonal, and how many images are there.
 
-const DIAGRAM = { side: 200, left: 34, top: 8, strip: 40, gap: 22, bottom: 20 };
+const DIAGRAM = { side: 200, left: 50, top: 8, strip: 40, gap: 22, bottom: 20 };
+const LEAST = { width: 240, gap: 22 };
 
 function eceOf(run) {
   const [images, sure, right] = run.bins;
@@ -14,8 +15,8 @@ function diagramNode({ group, style, title }, place) {
   const [images, sure, right] = sums;
   const total = images.reduce((sum, each) => sum + each, 0);
   const errors = group.runs.map(eceOf);
-  const spread = deviation(errors);
-  const told = `ECE ${mean(errors).toFixed(2)}${spread === null ? " %" : ` ± ${spread.toFixed(2)} %, ${errors.length} seeds`}`;
+  const spread = (deviation(errors) ?? 0).toFixed(2);
+  const told = `ECE ${mean(errors).toFixed(2)}${Number(spread) ? ` ± ${spread}` : ""} %${errors.length > 1 ? `, ${errors.length} seeds` : ""}`;
   const { side, left, top, strip, gap, bottom } = DIAGRAM;
   const x = (share) => left + share * side;
   const y = (share) => top + (1 - share) * side;
@@ -68,10 +69,22 @@ function diagramNode({ group, style, title }, place) {
     svg("text", { x: left - 5, y: floor - strip, dy: "0.7em", "text-anchor": "end", class: "small" }, `${Math.round((100 * most) / total)} %`),
     svg("text", { x: left + side / 2, y: floor + 14, "text-anchor": "middle", class: "small" }, "confidence (%)"),
   );
+  const label = (text, middle) => svg("text", { class: "small", transform: `translate(11 ${middle}) rotate(-90)`, "text-anchor": "middle" }, text);
+  drawing.append(label("accuracy (%)", top + side / 2), label("images", floor - strip / 2));
   return el("figure", { class: "diagram" }, el("figcaption", {}, swatch(style), el("b", {}, title), el("span", { class: "quiet" }, told)), drawing);
+}
+
+/** As many columns as fit, fewer where the last row would hold a single diagram. */
+function arrangeDiagrams(box) {
+  const count = box.children.length;
+  const most = Math.max(1, Math.floor((box.clientWidth + LEAST.gap) / (LEAST.width + LEAST.gap)));
+  let columns = Math.min(most, count);
+  while (columns > 1 && count % columns === 1) columns -= 1;
+  box.style.gridTemplateColumns = `repeat(${columns === 1 ? Math.min(most, count) : columns}, minmax(0, 1fr))`;
 }
 
 function showDiagrams(shown) {
   const box = document.getElementById("diagrams");
   box.replaceChildren(...(shown.length ? shown.map(diagramNode) : [el("p", { class: "quiet" }, "No run is chosen.")]));
+  arrangeDiagrams(box);
 }

@@ -1,5 +1,7 @@
 // Tables that sort by any column, filter by words and grow as they are scrolled.
 
+/** Columns that fit a page of 1280 px as they are; more are set closer. */
+const MANY = 8;
 const TEXT_ORDER = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
 /** The place of a row's cell in a sort: numbers by value, words as people sort them, what is missing last. */
@@ -27,7 +29,8 @@ function cellNode(cell, mark, text) {
     "td",
     { class: "number" },
     shown,
-    spread ? el("span", { class: "spread" }, ` ± ${spread}`) : null,
+    spread ? " " : null,
+    spread ? el("span", { class: "spread" }, `± ${spread}`) : null,
     printed ? el("span", { class: "paper" }, `paper ${printed}${difference ? ` (${difference})` : ""}`) : null,
   );
 }
@@ -45,7 +48,7 @@ function tableNode(spec) {
 
   const headings = [];
   function headNode(title, place, text) {
-    const button = el("button", { type: "button", onclick: () => sortBy(place) }, el("span", {}, title));
+    const button = el("button", { type: "button", onclick: () => sortBy(place) }, el("span", {}, title.replace(/ (?=[↑↓])/, "\u00a0")));
     const head = el("th", { scope: "col", "aria-sort": "none", class: text ? "" : "number" }, button);
     headings.push([head, place]);
     return head;
@@ -130,7 +133,7 @@ function tableNode(spec) {
   new ResizeObserver(hint).observe(scroll);
   return el(
     "div",
-    { class: "table" },
+    { class: spec.columns.length > MANY ? "table dense" : "table" },
     spec.rows.length > 5 ? el("div", { class: "bar" }, filter, told) : null,
     frame,
     ...spec.notes.map((note) => el("p", { class: "note" }, note)),

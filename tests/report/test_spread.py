@@ -1,0 +1,228 @@
+"""Which numbers are marked as best: those that the spread over batches and seeds supports."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import statistics
+from collections.abc import Sequence
+from csv import DictReader
+
+import pytest
+from rich.console import Console
+
+from cretta.bench import BatchRow, Result
+from cretta.bench.result import measures
+from cretta.report.content import Cell, Column, Row, Table, cell
+from cretta.report.groups import CALIBRATION, MEASURES, Group, grouped
+from cretta.report.page.payload import table_payload
+from cretta.report.ranking import MEANING, NO_BEST, marks, notes
+from cretta.report.spread import jackknife, less_one_block, margin
+from cretta.report.summary import summary_tables
+from cretta.report.tables import csv, latex, markdown, terminal
+from made_results import made_result
+
+
+def with_right(method: str, right: Sequence[int], seed: int = 0, images: int = 100, sure: float = 0.85) -> Result:
+    """A run whose batches have so many right of ``images``, all of one confidence."""
+    base = made_result(method, seed=seed, batches=len(right), images=images)
+    rows = tuple(
+        dataclasses.replace(
+            row,
+            right=count,
+            confidence=sure * images,
+            bin_images=(0,) * 8 + (images, 0),
+            bin_confidence=(0.0,) * 8 + (sure * images, 0.0),
+            bin_right=(0,) * 8 + (count, 0),
+            negative_log_likelihood=1.0 * images,
+            brier=0.5 * images,
+            energy=-5.0,
+        )
+        for row, count in zip(base.rows, right, strict=True)
+    )
+    return dataclasses.replace(base, rows=rows)
+
+
+def column(results: Sequence[Result], title: str) -> dict[str, str]:
+    """The marks of the first table's column, by method."""
+    table = summary_tables(grouped(results))[0]
+    place = [each.title for each in table.columns].index(title)
+    return {row.label: marked[place] for row, marked in zip(table.rows, marks(table), strict=True)}
+
+
+def test_one_image_of_400_does_not_make_a_best() -> None:
+    results = [
+        with_right("source", (50, 52, 47, 51)),
+        with_right("tent", (77, 76, 78, 77)),  # 77.00 %
+        with_right("cretta", (77, 77, 78, 77)),  # 77.25 %
+    ]
+    assert column(results, "accuracy %") == {"source": "second", "tent": "best", "cretta": "best"}
+
+
+def test_a_difference_in_every_batch_makes_one() -> None:
+    results = [
+        with_right("source", (50, 52, 47, 51)),
+        with_right("tent", (71, 70, 72, 70)),
+        with_right("cretta", (77, 77, 78, 77)),
+    ]
+    assert column(results, "accuracy %") == {"source": "", "tent": "second", "cretta": "best"}
+
+
+def test_a_hundredth_of_a_point_within_the_deviation_over_seeds_does_not_make_a_best() -> None:
+    blocks = tuple(7.4 + 0.1 * place for place in range(10))
+    values = {"tent": (7.40, 7.44, 7.48), "cretta": (7.45, 7.39, 7.45), "source": (15.0, 15.02, 14.98)}
+    cells = [cell(dict(enumerate(each)), blocks=blocks) for each in values.values()]
+    assert [f"{each.value:.2f} ± {each.deviation:.2f}" for each in cells[:2]] == ["7.44 ± 0.04", "7.43 ± 0.03"]
+    table = Table("t", "T", "m", (Column("ECE", better="lower"),), tuple(Row("r", (each,)) for each in cells))
+    assert [mark for (mark,) in marks(table)] == ["best", "best", "second"]
+
+
+def test_where_all_tie_nothing_is_marked_and_the_note_says_so() -> None:
+    table = summary_tables(grouped([with_right("tent", (77, 76, 78)), with_right("cretta", (77, 77, 78))]))[0]
+    assert {mark for row in marks(table) for mark in row} == {""}
+    assert notes(table)[0] == NO_BEST
+
+
+def test_numbers_that_read_alike_have_the_same_mark() -> None:
+    # Against 70.00 the first 69.00 is as good, for its blocks vary, and the second is not.
+    blocks = ((70.0,) * 4, (67.0, 71.0, 67.0, 71.0), (69.0, 69.01, 68.99, 69.0))
+    cells = [cell({0: value}, blocks=each) for value, each in zip((70.0, 69.0, 69.0), blocks, strict=True)]
+    rows = tuple(Row(str(place), (each,)) for place, each in enumerate((*cells, Cell(10.0))))
+    table = Table("t", "T", "m", (Column("Acc", better="higher"),), rows)
+    assert margin(cells[0], cells[1]) > 1 > margin(cells[0], cells[2])
+    assert [mark for (mark,) in marks(table)] == ["best", "best", "best", "second"]
+
+
+# The margin
+
+
+def test_the_margin_is_that_of_a_paired_t_test_over_batches() -> None:
+    first, other = (80, 70, 75, 90, 60), (78, 71, 70, 85, 59)
+    a, b = (Group((with_right("tent", right),), "", "", "").cells(MEASURES)[0] for right in (first, other))
+    assert a.blocks == pytest.approx(first)  # the pseudo-values of a mean are the values
+    differences = [x - y for x, y in zip(first, other, strict=True)]
+    # Student's t for four degrees of freedom is 2.776.
+    assert margin(a, b) == pytest.approx(2.776 * statistics.stdev(differences) / math.sqrt(5), rel=2e-3)
+
+
+def test_the_margin_adds_the_variances_over_batches_and_seeds() -> None:
+    batches, seeds = (3.0, 5.0, 4.0, 6.0, 2.0, 4.5, 3.5, 5.5, 2.5, 4.0), (4.2, 3.9, 4.1)
+    a = cell({seed: 70 + each for seed, each in enumerate(seeds)}, blocks=tuple(70 + each for each in batches))
+    b = cell({0: 70.0, 1: 70.0, 2: 70.0, 3: 99.0}, blocks=(70.0,) * 10)  # the fourth seed has no partner
+    parts = [(statistics.variance(each) / len(each), len(each) - 1) for each in (batches, seeds)]
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
+    assert 9 < freedom < 10  # Student's t is 2.262 for nine and 2.228 for ten degrees of freedom
+    assert 2.22 * math.sqrt(variance) < margin(a, b) < 2.27 * math.sqrt(variance)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "t"), [((4.0, 6.0), 12.706), ((4.0, 5.0, 6.0), 4.303), ((4.0, 5.0, 6.0, 7.0), 3.182)]
+)
+def test_a_few_seeds_need_a_large_difference(seeds: tuple[float, ...], t: float) -> None:
+    a = cell(dict(enumerate(seeds)), blocks=(5.0,) * 10)
+    b = cell(dict.fromkeys(range(len(seeds)), 1.0), blocks=(1.0,) * 10)
+    error = statistics.stdev(seeds) / math.sqrt(len(seeds))
+    assert margin(a, b) == pytest.approx(t * error, rel=2e-3)
+
+
+def test_exact_numbers_have_no_margin_and_a_single_batch_has_an_infinite_one() -> None:
+    one, two = (Group((with_right("tent", (right,)),), "", "", "").cells(MEASURES)[0] for right in (80, 20))
+    assert one.blocks == ()
+    assert margin(one, two) == math.inf
+    assert margin(Cell(1.0), Cell(2.0)) == 0.0
+    counted = [cell({0: value}, blocks=(value,) * 4) for value in (65.5, 131.0)]  # GFLOPs, whatever the batch
+    assert margin(*counted) == 0.0
+    # One more right in each of two batches says nothing: that happens by chance.
+    assert margin(cell({0: 81.0}, blocks=(80.0, 82.0)), cell({0: 80.0}, blocks=(79.0, 81.0))) == math.inf
+    # Nor do seeds that all see the same single batch, in another order.
+    repeated = [cell({0: value, 1: value + 1e-8}, blocks=()) for value in (0.417, 0.705)]
+    assert margin(*repeated) == math.inf
+
+
+def test_blocks_of_other_lengths_are_not_compared() -> None:
+    assert margin(cell({0: 1.0}, blocks=(1.0, 2.0)), cell({0: 9.0}, blocks=(9.0, 8.0, 9.5))) == math.inf
+
+
+def test_pseudo_values_of_the_calibration_error_are_those_without_a_batch() -> None:
+    result = made_result(batches=7)
+    found = Group((result,), "", "", "").cells([CALIBRATION])[0].blocks
+    rows = list(result.rows)
+    whole = 100 * measures(rows).calibration_error
+    rest = [100 * measures(rows[:place] + rows[place + 1 :]).calibration_error for place in range(7)]
+    assert found == pytest.approx([7 * whole - 6 * each for each in rest])
+    assert jackknife([result], lambda results: 100 * results[0].of().calibration_error) == pytest.approx(found)
+
+
+def test_long_streams_are_cut_into_ten_blocks_of_each_domain() -> None:
+    result = made_result("tent", ("fog/1", "fog/5"), batches=25)
+    rest = less_one_block([result])
+    assert len(rest) == 10
+    left = [(row.domain, row.batch) for (less,) in rest for row in result.rows if row not in less.rows]
+    assert sorted(left) == sorted((row.domain, row.batch) for row in result.rows)  # each batch is left out once
+    for (less,) in rest:
+        for domain in ("fog/1", "fog/5"):
+            assert sum(row.domain == domain for row in less.rows) in (22, 23)
+
+
+def test_batches_of_a_mixed_stream_are_of_one_domain() -> None:
+    result = made_result("tent", ("fog/1", "fog/5"), batches=3, stream="mixed")
+    assert len(less_one_block([result])) == 6
+    rows: list[BatchRow] = [dataclasses.replace(row, domain=f"only {row.batch}") for row in result.rows]
+    assert len(less_one_block([dataclasses.replace(result, rows=tuple(rows))])) == 6
+    assert less_one_block([made_result("tent", ("fog/1", "fog/5"), batches=2)]) == []
+
+
+def test_accuracy_on_clean_images_afterwards_has_no_spread_over_batches() -> None:
+    clean = next(each for each in MEASURES if each.name == "clean")
+    (found,) = Group((made_result(clean_after=0.9),), "", "", "").cells([clean])
+    assert (found.value, found.blocks) == (90.0, ())
+
+
+# Everywhere the same
+
+
+def compared() -> Table:
+    results = [
+        with_right("source", (50, 52, 47, 51)),
+        with_right("tent", (77, 76, 78, 77)),
+        with_right("cretta", (77, 77, 78, 77)),
+    ]
+    return dataclasses.replace(summary_tables(grouped(results))[0], notes=())
+
+
+def test_every_renderer_has_the_same_marks_and_says_what_they_mean() -> None:
+    table = compared()
+    assert "| source | <u>50.00</u> |" in markdown(table)
+    assert "| tent | **77.00** |" in markdown(table)
+    assert "| cretta | **77.25** |" in markdown(table)
+    assert r"tent & \textbf{77.00} &" in latex(table)
+    assert r"cretta & \textbf{77.25} &" in latex(table)
+    lines = [each for each in DictReader(io.StringIO(csv(table))) if each["column"] == "accuracy %"]
+    assert [each["mark"] for each in lines] == ["second", "best", "best"]
+    payload = table_payload(table)
+    assert [each[2][0] for each in payload["rows"]] == ["s", "b", "b"]
+    console = Console(width=200, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(terminal(table, 200))
+    text = console.export_text(styles=True)
+    assert "\x1b[1m77.00\x1b[0m" in text
+    assert "\x1b[1m77.25\x1b[0m" in text
+    assert "paired t-test over batches and seeds, 5 %" in MEANING
+    assert payload["notes"] == [MEANING]
+    assert MEANING in text
+    assert MEANING in markdown(table)
+    assert MEANING.replace("%", r"\%") in latex(table)
+
+
+def test_seeds_that_give_the_same_number_have_no_deviation() -> None:
+    results = [with_right(method, (80,), seed) for method in ("source", "tent") for seed in (0, 1)]
+    table = summary_tables(grouped(results))[0]
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(terminal(dataclasses.replace(table, notes=()), 200))
+    for text in (markdown(dataclasses.replace(table, notes=())), console.export_text()):
+        assert "80.00" in text
+        assert "±" not in text
+    assert r"\pm" not in latex(dataclasses.replace(table, notes=()))
+    cells = [each for row in table_payload(table)["rows"] for each in row[3] if each is not None]
+    assert all(len(each) == 2 for each in cells)  # the value, and how it reads
