@@ -84,7 +84,7 @@ class Opened:
 
 
 def open_model(
-    spec: str,
+    spec: str | Path,
     *,
     architecture: str | None = None,
     classes: int | None = None,
@@ -92,31 +92,35 @@ def open_model(
     std: Sequence[float] | None = None,
     device: str | torch.device = "cpu",
 ) -> Opened:
-    """Opens a classifier of images in [0, 1], in eval mode.
+    """Open a classifier of images in [0, 1], in eval mode, from a name, a file or code.
 
     ``spec`` is one of
 
     - a shipped name: ``wrn-40-2-cifar10``;
-    - a checkpoint of an ``architecture`` that cretta knows, with so many ``classes``; one of ``cretta train`` knows
-      both itself; no code in it is run;
+    - a checkpoint (.pt, .pth, .ckpt, .safetensors) of an ``architecture`` that cretta knows, with so many ``classes``;
+      a checkpoint of ``cretta train`` states both; no code in it is run;
     - ``module:callable``: imported, the current folder first, and called without arguments; a network is fine too;
-    - a file of ``torch.jit.save``: for Source and, unless it was traced or frozen, BN-Adapt;
-    - a file of ``torch.export.save`` (.pt2), which may hold pickled objects: open those you trust.
+    - a file of ``torch.export.save`` (.pt2), which may hold pickled objects: open those you trust;
+    - a file of ``torch.jit.save``: for Source and, if it was scripted, not traced or frozen, BN-Adapt.
 
-    ``mean`` and ``std`` are for networks that want normalised images: the images are normalised before.
+    ``mean`` and ``std``, one number per channel, are for networks that expect normalized images: the images are
+    normalized before.
 
-    >>> open_model("wrn-40-2-cifar10").classes[:2]
-    ('airplane', 'automobile')
+    Return the network as ``.net``, for :func:`cretta.adapt`, with what is known of it: ``.kind``, ``.classes`` (names),
+    ``.side`` (pixels), ``.shape`` (of batches, if fixed) and ``.methods`` (the only ones that work; None for all).
+
+    >>> opened = open_model("wrn-40-2-cifar10")
+    >>> opened.kind, opened.classes[:2], opened.side
+    ('shipped', ('airplane', 'automobile'), 32)
     """
+    spec = str(spec)
     where = torch.device(device)
     normalisation = channel_values(mean, std)
     path = Path(spec)
     kind = _kind_of(path) if path.is_file() else "python" if re.fullmatch(r"[\w.]+:[\w.]+", spec) else "shipped"
     if kind != "checkpoint" and (architecture is not None or classes is not None):
-        raise OptionError(
-            f"architecture={architecture!r}, classes={classes!r}: these are for a checkpoint, and {spec} is none; "
-            "leave them out."
-        )
+        told = [f"{k}={v!r}" for k, v in (("architecture", architecture), ("classes", classes)) if v is not None]
+        raise OptionError(f"{', '.join(told)}: expected with a checkpoint, and {spec} is not one; leave it out.")
     if kind == "checkpoint":
         opened = _checkpoint(path, architecture, classes, normalisation)
     elif kind == "torchscript":
@@ -167,8 +171,8 @@ def _checkpoint(path: Path, architecture: str | None, classes: int | None, norma
     classes = classes or len(names_told) or None
     if architecture is None or classes is None:
         raise OptionError(
-            f"{path} is a checkpoint: it holds weights, not the network. Give architecture (wrn-40-2, resnet-26, …) "
-            "and classes too; for a network of your own, give module:callable."
+            f"{path} is a checkpoint: it holds weights, not the network. Give both, such as architecture='wrn-40-2' "
+            "and classes=10; for a network of your own, give module:callable."
         )
     mean, std = normalisation or (None, None)
     with torch.random.fork_rng(devices=[]):  # the initial values are thrown away
