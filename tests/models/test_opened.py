@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,7 +174,7 @@ def test_a_checkpoint(ending: str, tmp_path: Path) -> None:
     expected = net((x - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1))
     assert torch.allclose(normalised(x), expected, atol=1e-6)
     for lacking in ({}, {"architecture": "resnet-8"}, {"classes": 4}):
-        with pytest.raises(OptionError, match="it holds weights, not the network"):
+        with pytest.raises(OptionError, match="does not say what network its weights are of"):
             open_model(str(path), **lacking)
     with pytest.raises(StateError, match="does not fit"):
         open_model(str(path), architecture="resnet-8", classes=5)
@@ -271,6 +272,27 @@ def test_normalisation_before_code_of_ones_own(tmp_path: Path, monkeypatch: pyte
 class Normalise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (x - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"config": SimpleNamespace(id2label={1: "dog", 0: "cat"})}, ("cat", "dog")),
+        ({"config": SimpleNamespace(id2label={0: "LABEL_0", 1: "LABEL_1"})}, ()),
+        ({"config": SimpleNamespace(id2label={0: "crane", 1: "crane"})}, ()),
+        ({"classes": ["cat", "dog"]}, ("cat", "dog")),
+        ({"classes": 2}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_network_may_name_its_classes(
+    labels: dict[str, Any], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = textbook.small_net()
+    for name, value in labels.items():
+        setattr(net, name, value)
+    monkeypatch.setattr(textbook, "named", net, raising=False)
+    assert open_model("textbook:named").classes == expected
 
 
 # TorchScript.

@@ -6,7 +6,7 @@ import importlib
 import re
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,8 +171,8 @@ def _checkpoint(path: Path, architecture: str | None, classes: int | None, norma
     classes = classes or len(names_told) or None
     if architecture is None or classes is None:
         raise OptionError(
-            f"{path} is a checkpoint: it holds weights, not the network. Give both, such as architecture='wrn-40-2' "
-            "and classes=10; for a network of your own, give module:callable."
+            f"{path} is a checkpoint that does not say what network its weights are of, as those of `cretta train` do. "
+            "Give the network itself as module:callable, or open it with architecture='wrn-40-2' and classes=10."
         )
     mean, std = normalisation or (None, None)
     with torch.random.fork_rng(devices=[]):  # the initial values are thrown away
@@ -215,7 +215,19 @@ def _python(spec: str, normalisation: Normalisation) -> Opened:
     net.eval()
     if normalisation is not None:
         put_in_front(net, *normalisation)
-    return Opened(net, "python")
+    return Opened(net, "python", _own_classes(net))
+
+
+def _own_classes(net: nn.Module) -> tuple[str, ...]:
+    """Names of classes that a network states: as ``classes``, or as ``config.id2label``, as Hugging Face does."""
+    names = getattr(net, "classes", ())
+    labels = getattr(getattr(net, "config", None), "id2label", None)
+    if isinstance(labels, Mapping):
+        names = [labels[number] for number in sorted(labels)]
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+        return ()
+    # LABEL_0 stands where there is no name; a name that is there twice tells nothing.
+    return tuple(names) if len(set(names)) == len(names) and "LABEL_0" not in names else ()
 
 
 def _torchscript(path: Path, normalisation: Normalisation, device: torch.device) -> Opened:
