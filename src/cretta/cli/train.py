@@ -9,6 +9,7 @@ import torch
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from cretta.cli import given
 from cretta.cli.console import app, bars, check_output, console, plain_errors, stopping
 from cretta.cli.datasets import NAMED
 from cretta.data import ImageDataset, image_folder
@@ -29,31 +30,30 @@ def train_command(
     minutes: Annotated[float | None, typer.Option(help="Train for so long instead.")] = None,
     root: Annotated[Path | None, typer.Option(help="Where datasets lie.", show_default="as for cretta data")] = None,
     test: Annotated[Path | None, typer.Option(help="For a folder: another one, to test on.")] = None,
-    size: Annotated[int | None, typer.Option(help="For a folder: scale and crop images to this side.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="For a folder: scale and crop images to this side.")] = None,
     batch_size: Annotated[int, typer.Option(help="Images a step.")] = 128,
     lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 0.25,
     weight_decay: Annotated[float, typer.Option(help="Of convolutions and the last layer.")] = 5e-4,
     augmix: Annotated[float, typer.Option(help="Share of the images that AugMix changes.")] = 0.8,
     progressive: Annotated[bool, typer.Option(help="Begin with small images: much faster.")] = True,
     ema: Annotated[float | None, typer.Option(help="Keep an average of the weights with this decay.")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", show_default="all cores")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="all cores")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "cpu",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
-    save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
+    save_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
-    """Train a source model that is robust to begin with (AugMix), and can be stopped at any time.
+    r"""Train a source model that is robust to begin with (AugMix), and can be stopped at any time.
 
     All that is needed to go on is kept beside the output once a minute and on Ctrl-C: the same command goes on where
     it was. With `--epochs` the result does not depend on when it was stopped.
 
-    The WRN-40-2 that comes with cretta took 100 minutes on two cores:
+        # try it on the images that come with cretta
+        cretta train embedded --architecture resnet-8 --epochs 5 \
+            --output tiny.safetensors
 
-    `cretta train cifar10 --minutes 100 --output wrn-40-2.safetensors`
-
-    Try it on the images that come with cretta:
-
-    `cretta train embedded --architecture resnet-8 --epochs 5 --output tiny.safetensors`
+        # the WRN-40-2 that comes with cretta took 100 minutes on two cores
+        cretta train cifar10 --minutes 100 --output wrn-40-2.safetensors
     """
     with plain_errors(), stopping("what is learnt is kept beside the output"):
         check_output(output, (".safetensors",))
@@ -71,8 +71,6 @@ def train_command(
             seed=seed,
         )
         if threads is not None:
-            if threads < 1:
-                raise OptionError(f"--threads {threads}: give at least 1.")
             torch.set_num_threads(threads)
         training, testing = _datasets(dataset, root, test, size)
         torch.manual_seed(seed)
@@ -98,7 +96,7 @@ def train_command(
                 output,
                 test=testing,
                 facts=facts,
-                device=device,
+                device=given.device(device),
                 save_every=save_every,
                 progress=hear,
             )
@@ -108,7 +106,7 @@ def train_command(
             f"; {testing.name}, {len(testing)} images: accuracy {100 * trained.accuracy:.2f} %, "
             f"ECE {100 * trained.calibration_error:.2f} %"
         )
-    console.print(f"{told}.\nWeights: {output}", highlight=False, soft_wrap=True)
+    console.print(f"{told}.\nWeights: {output}", soft_wrap=True)
 
 
 def _datasets(
@@ -119,6 +117,6 @@ def _datasets(
         training, testing = NAMED[name]
         return training(root), testing(root)
     if not Path(name).is_dir():
-        raise unknown("dataset", name, (*NAMED, "or a folder"))
+        raise unknown("dataset or folder", name, NAMED)
     mine = image_folder(name, labelled=True, size=size)
     return mine, image_folder(test, labelled=True, classes=mine.classes, size=size) if test else None

@@ -83,7 +83,7 @@ def build(
         return ResNet(int(match[1]), classes, int(match[2] or 16), norm, mean, std)
     raise OptionError(
         f"no architecture {architecture!r}: give wrn-depth-width (wrn-28-10), resnet-depth (resnet-26) or "
-        f"resnet-depth-width (resnet-26-32). For shipped weights use load: {', '.join(names())}."
+        f"resnet-depth-width (resnet-26-32). Shipped with weights: {', '.join(names())}."
     )
 
 
