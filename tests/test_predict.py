@@ -658,7 +658,7 @@ def test_open_images(tmp_path: Path) -> None:
     assert len(open_images(classes)) == 3
     np.savez(tmp_path / "both.npz", images=pixels(4), labels=np.arange(4))
     assert open_images(tmp_path / "both.npz").labels.tolist() == [0, 1, 2, 3]
-    with pytest.raises(OptionError, match="size=4"):
+    with pytest.raises(OptionError, match="size 4 was given; leave it out"):
         open_images(tmp_path / "both.npz", size=4)
     for wrong in ("lost", "lost.npy"):
         with pytest.raises(StateError, match="not there"):
