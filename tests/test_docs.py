@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +33,21 @@ def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(names["logits"], torch.Tensor)
     assert names["logits"].shape == (8, textbook.CLASSES)
     assert (tmp_path / "state.safetensors").is_file()
+
+
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning")
+def test_the_page_of_models_runs_and_names_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"net": textbook.small_net(), "x": textbook.batches((8,))[0]}
+    for block in blocks("docs/models.md"):
+        exec(block, names)
+    assert names["model"](names["x"]).shape == (8, textbook.CLASSES)
+    assert names["opened"].kind == "shipped"
+    page = (ROOT / "docs" / "models.md").read_text()
+    kinds = ("shipped", "checkpoint", "python", "torchscript", "exported")
+    assert [kind for kind in kinds if f"| `{kind}` |" not in page] == []
+    assert "open_model" in cretta.models.__all__
+    assert "scripted TorchScript\nfile" in (ROOT / "README.md").read_text()
 
 
 def test_the_method_of_contributing_is_found_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

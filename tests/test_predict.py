@@ -181,7 +181,7 @@ def test_labels_that_are_not_the_models(tmp_path: Path) -> None:
     (tmp_path / "many.csv").unlink()
     with pytest.raises(OptionError, match="has 12 classes and the model 5"):
         predict(many, adapter(), output=output, batch_size=6, overwrite=True, labelled=True)
-    with pytest.raises(OptionError, match="has 5 classes, and there are 2 names"):
+    with pytest.raises(OptionError, match="has 5 classes, and 2 are named; name each"):
         predict(few, adapter(), output=output, batch_size=6, overwrite=True, classes=("a", "b"))
     with pytest.raises(OptionError, match="has no labels"):
         predict(array(), adapter(), output=output, overwrite=True, labelled=True)
@@ -318,7 +318,7 @@ def test_another_run_is_refused_and_told_what_differs(tmp_path: Path) -> None:
         return predict(dataset or array(), model, output=output, **keywords)
 
     for said, attempt in cases:
-        with pytest.raises(StateError, match="--restart") as told:
+        with pytest.raises(StateError, match="restart=True") as told:
             attempt()
         assert said in str(told.value)
         assert listing(tmp_path) == before
@@ -403,7 +403,7 @@ def test_damaged_states_and_parts_are_done_again(undisturbed: dict[str, bytes], 
     settings = tmp_path / "out.csv.work" / "settings.json"
     part_way()
     settings.write_text("{")
-    with pytest.raises(StateError, match="--restart"):
+    with pytest.raises(StateError, match="restart=True"):
         finish()
 
 
@@ -450,7 +450,7 @@ def test_stop_at_an_image_that_cannot_be_read(tmp_path: Path) -> None:
     predict(image_folder(root), adapter(), output=tmp_path / "whole.csv", source=root, batch_size=BATCH)
     content = (root / "29.png").read_bytes()
     (root / "29.png").write_bytes(b"no image")
-    with pytest.raises(StateError, match=r"29\.png cannot be read.* 24 of 46 images are done.*--on-error skip"):
+    with pytest.raises(StateError, match=r"29\.png cannot be read.* 24 of 46 images are done.*on_error='skip'"):
         predict(image_folder(root), adapter(), output=output, source=root, batch_size=BATCH)
     assert not output.exists()
     (root / "29.png").write_bytes(content)
@@ -506,14 +506,14 @@ def test_no_image_can_be_read(tmp_path: Path) -> None:
     [
         ({"output": "out.txt"}, r"must end in \.parquet or \.csv"),
         ({"output": "nowhere/out.csv"}, "nowhere does not exist"),
-        ({"output": "there.csv"}, r"there\.csv exists already.*--overwrite"),
+        ({"output": "there.csv"}, r"there\.csv exists already.*overwrite=True"),
         ({"output": "folder.csv"}, "is a folder"),
         ({"state": "nowhere/state.safetensors"}, "nowhere does not exist"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"on_error": "ignore"}, "stop"),
         ({"save_every": -1}, "save_every=-1"),
         ({"workers": 0}, "workers=0"),
-        ({"classes": ("a",)}, "1 names"),
+        ({"classes": ("a",)}, "5 classes, and 1 are named; name each"),
     ],
 )
 def test_wrong_requests_change_nothing(
@@ -654,7 +654,7 @@ def test_open_images(tmp_path: Path) -> None:
     assert len(open_images(classes)) == 3
     np.savez(tmp_path / "both.npz", images=pixels(4), labels=np.arange(4))
     assert open_images(tmp_path / "both.npz").labels.tolist() == [0, 1, 2, 3]
-    with pytest.raises(OptionError, match="size=4"):
+    with pytest.raises(OptionError, match="size 4 was given; leave it out"):
         open_images(tmp_path / "both.npz", size=4)
     for wrong in ("lost", "lost.npy"):
         with pytest.raises(StateError, match="not there"):

@@ -23,8 +23,8 @@ from cretta.functional import energy
 from cretta.guard import Watch
 from cretta.learner import NOT_FINITE, Learner
 from cretta.method import Facts, Objective, Options, Record
-from cretta.network import Classifier, FlatParameters, share
-from cretta.norm import NormStatistics, StreamAverage, norm_parameter_names, under
+from cretta.network import Classifier, FlatParameters, compiled, share
+from cretta.norm import NormStatistics, StreamAverage, norm_layers, norm_parameter_names, under
 from cretta.options import unknown
 
 NO_NORM = "no normalisation layer with learnable γ and β"
@@ -71,7 +71,11 @@ class Adapter(Learner, Generic[OptionsT]):
         self, net: nn.Module, buffer: SourceBuffer | None = None, *, preset: str | None = None, **options: Any
     ) -> None:
         if not isinstance(net, nn.Module):
-            raise ModelError(f"net is {type(net).__name__}; needed is a torch.nn.Module that returns logits.")
+            raise ModelError(
+                compiled(net)
+                or f"net is {type(net).__name__}; expected a torch.nn.Module that returns logits. A name or a file is "
+                "opened by cretta.models.open_model(…).net."
+            )
         if not self.name:
             raise OptionError(
                 f"{type(self).__name__} is no method; use cretta.adapt(net, 'cretta', …), or a method's class."
@@ -118,6 +122,8 @@ class Adapter(Learner, Generic[OptionsT]):
 
     def _build(self) -> None:
         learning = self._learning_names()
+        if self.statistics != "running" and not any(norm_layers(self.net)) and compiled(self.net):
+            raise ModelError(compiled(self.net))
         first = next(iter([*self.net.parameters(), *self.net.buffers()]), torch.empty(0))
         module, average = share(self.net, own=learning), StreamAverage()
         parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -140,7 +146,8 @@ class Adapter(Learner, Generic[OptionsT]):
             names = norm_parameter_names(self.net, self.options.skip)
         if not names:
             raise ModelError(
-                f"{type(self.net).__name__} has {'no parameter' if self.facts.updates == 'all' else NO_NORM}"
+                compiled(self.net)
+                or f"{type(self.net).__name__} has {'no parameter' if self.facts.updates == 'all' else NO_NORM}"
                 f"{' outside ' + repr(self.options.skip) if self.options.skip else ''}, and {self.name} updates "
                 "nothing else. Needed is BatchNorm, GroupNorm, LayerNorm, InstanceNorm or RMSNorm with affine "
                 "parameters; cretta.adapt(net, 'source') predicts with any model."
@@ -291,9 +298,11 @@ class Adapter(Learner, Generic[OptionsT]):
             here = self._description()
             for key, what in (("method", "the method"), ("source", "the source model"), ("buffer", "the buffer")):
                 if saved.get(key) != here[key]:
+                    # Of a fingerprint's 64 digits, eight tell as much to a reader.
+                    before, now = (f"{v!s:.8}…" if len(str(v)) == 64 else repr(v) for v in (saved.get(key), here[key]))
                     raise StateError(
-                        f"{path} does not fit: {what} was {saved.get(key)!r} when it was saved and is "
-                        f"{here[key]!r} here. Restore it into the adapter it came from, or start afresh."
+                        f"{path} does not fit: {what} was {before} when it was saved and is {now} here. Restore it "
+                        "into the adapter it came from, or start without it."
                     )
             other = {k: v for k, v in saved.get("options", {}).items() if here["options"].get(k) != v}
             if "optimizer" in other or "statistics" in other:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -24,6 +24,7 @@ KIND = "source buffer"
 SELECT = ("random", "confident", "uncertain")
 BLOCK = 64
 """Kept augmentations are made by blocks, so that they do not depend on the order of reading."""
+Track = Callable[..., Iterable[Any]]
 
 
 class Dataset(Protocol):
@@ -102,13 +103,14 @@ class SourceBuffer:
         model: nn.Module | None = None,
         augment: str | Augmentation = "rotate",
         renew: bool = False,
-        progress: bool = False,
+        progress: bool | Track = False,
     ) -> Self:
         """Draws a buffer, balanced over the classes, from ``dataset``.
 
         ``size`` is a fraction (0.1) or a count (1000). ``select`` takes at random, or the samples of each class
         that the source ``model`` is most or least confident of. The order mixes the classes evenly, so that
-        every batch in it is about balanced. Without labels the draw is over the whole set.
+        every batch in it is about balanced. Without labels the draw is over the whole set. ``progress`` shows a bar, or
+        is a function that iterates over a sequence and shows how far it is, as ``rich.progress.Progress.track``.
         """
         if select not in SELECT:
             raise OptionError(f"select={select!r}: allowed are {', '.join(map(repr, SELECT))}.")
@@ -300,14 +302,20 @@ def _check_dataset(dataset: Any) -> None:
         )
 
 
-def _labels(dataset: Dataset, progress: bool) -> np.ndarray[Any, Any] | None:
+def _tracked(sequence: Sequence[Any], description: str, progress: bool | Track) -> Iterable[Any]:
+    if isinstance(progress, bool):
+        return track(sequence, description, disable=not progress)
+    return progress(sequence, description=description)
+
+
+def _labels(dataset: Dataset, progress: bool | Track) -> np.ndarray[Any, Any] | None:
     """Labels without decoding images where the dataset offers them, else item by item."""
     offered = _offered_labels(dataset.dataset if isinstance(dataset, Subset) else dataset)
     if offered is not None:
         return np.asarray(offered[dataset.indices] if isinstance(dataset, Subset) else offered)
     if len(dataset) == 0 or not isinstance(dataset[0], tuple | list) or len(dataset[0]) < 2:
         return None
-    return _integers([dataset[i][1] for i in track(range(len(dataset)), "reading labels", disable=not progress)])
+    return _integers([dataset[i][1] for i in _tracked(range(len(dataset)), "reading labels", progress)])
 
 
 def _offered_labels(dataset: Any) -> np.ndarray[Any, Any] | None:
@@ -331,10 +339,10 @@ def _integers(labels: Any) -> np.ndarray[Any, Any]:
     return found.astype(np.int64)
 
 
-def _gather(dataset: Dataset, chosen: np.ndarray[Any, Any], progress: bool) -> Tensor:
+def _gather(dataset: Dataset, chosen: np.ndarray[Any, Any], progress: bool | Track) -> Tensor:
     if isinstance(dataset, ArrayDataset | FileDataset):
         return _channels_first(dataset.read(chosen))
-    images = [_image(dataset[int(i)]) for i in track(chosen, "reading source images", disable=not progress)]
+    images = [_image(dataset[int(i)]) for i in _tracked(chosen.tolist(), "reading source images", progress)]
     shapes = sorted({tuple(image.shape) for image in images})
     if len(shapes) > 1:
         raise OptionError(f"the dataset's images differ in shape, such as {shapes[0]} and {shapes[1]}; resize them.")
@@ -360,12 +368,12 @@ def _image(item: Any) -> Tensor:
     return _channels_first(array[None])[0]
 
 
-def _confidence(dataset: Dataset, model: nn.Module, progress: bool) -> np.ndarray[Any, Any]:
+def _confidence(dataset: Dataset, model: nn.Module, progress: bool | Track) -> np.ndarray[Any, Any]:
     network = share(model)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
     found = []
     with torch.inference_mode():
-        for start in track(range(0, len(dataset), 200), "asking the source model", disable=not progress):
+        for start in _tracked(range(0, len(dataset), 200), "asking the source model", progress):
             index = np.arange(start, min(start + 200, len(dataset)))
             images = _floats(_stored(_gather(dataset, index, progress=False)).to(device), torch.float32)
             found.append(logits_of(network(images), len(images)).softmax(-1).amax(-1).cpu())

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.nn.modules.conv import _ConvNd
 
 from cretta import native
@@ -48,6 +49,27 @@ def share(net: nn.Module, own: Iterable[str] = ()) -> nn.Module:
                 f"this {type(net).__name__} cannot be copied ({wrong}); an adapter works on a copy, so that "
                 "net stays as it is. Remove what cannot be copied (open files, tensors with a graph)."
             ) from wrong
+
+
+def compiled(net: object) -> str:
+    """Return why the layers of a compiled network cannot be reached, and the remedy; an empty string for others."""
+    if isinstance(net, nn.Module) and any(isinstance(module, torch.jit.ScriptModule) for module in net.modules()):
+        return (
+            "net is or contains TorchScript, whose normalization layers are compiled and cannot be adapted. 'source' "
+            "works with it; 'bn_adapt' with a module that was scripted, not traced or frozen: torch.jit.save(net, "
+            "'net.pt'), then adapt cretta.models.open_model('net.pt').net. For all methods, adapt the network it was "
+            "compiled from, or export that by torch.export."
+        )
+    # A program calls normalization as a function; torch.export itself need not be imported to recognize it.
+    calls = net.graph.nodes if isinstance(net, GraphModule) else ()
+    functions = (node.target for node in calls if isinstance(node.target, torch._ops.OpOverload))
+    if type(net).__name__ == "ExportedProgram" or any("_norm" in function._schema.name for function in functions):
+        return (
+            f"net is an exported program ({type(net).__name__}), which calls normalization as a function, without "
+            "layers that could be adapted. Save it by torch.export.save(program, 'net.pt2') and adapt "
+            "cretta.models.open_model('net.pt2').net, or adapt the network it was exported from."
+        )
+    return ""
 
 
 def logits_of(output: object, batch: int) -> Tensor:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -303,7 +304,9 @@ def test_folders_that_are_no_classes(tmp_path: Path) -> None:
     base = [tmp_path / "photos", "--model", "cli_net:make", "--method", "source", "--overwrite"]
     base += ["--output", tmp_path / "out.csv"]
     assert "--labels yes" in done(*base)
-    assert "accuracy" in done(*base, "--labels", "yes")
+    told = done(*base, "--labels", "yes")
+    assert "accuracy" in told
+    assert "in alphabetical order: 0 monday, 1 tuesday. If the model has another order" in told
     names = tmp_path / "names.txt"
     names.write_text("\n".join(["tuesday", "monday", *"abcdefgh"]))
     told = done(*base, "--class-names", names)
@@ -311,6 +314,38 @@ def test_folders_that_are_no_classes(tmp_path: Path) -> None:
     assert any(name in told for name in ("monday", "tuesday", *"abcdefgh"))
     labels = [line.split(",")[8] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
     assert sorted(labels) == ["0", "0", "1", "1"]
+
+
+def test_the_order_of_classes_is_the_models_or_that_of_a_file(tmp_path: Path) -> None:
+    """A network that names its classes; then one that does not, with and without a list beside the images."""
+    images, test = tmp_path / "photos", embedded("test")
+    for number in range(20):
+        folder = images / test.classes[test.labels[number]]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(test.images[number]).save(folder / f"{number}.png")
+    for name in test.classes:
+        (images / name).mkdir(exist_ok=True)
+        Image.fromarray(test.images[0]).save(images / name / "more.png")
+    backwards = list(reversed(test.classes))
+    module = NET + f"def named():\n    net = make()\n    net.classes = {backwards}\n    return net\n"
+    (tmp_path / "cli_named_net.py").write_text(module)
+    sys.path.insert(0, str(tmp_path))
+    base = [images, "--method", "source", "--overwrite", "--output", tmp_path / "out.csv", "--model"]
+
+    def labels() -> dict[str, str]:
+        lines = [line.split(",") for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
+        return {line[0].strip('"').split("/")[0]: line[8] for line in lines}
+
+    try:
+        assert "alphabetical" not in done(*base, "cli_named_net:named")
+        assert labels() == {name: str(number) for number, name in enumerate(backwards)}
+        assert "in alphabetical order: 0 airplane, 1 automobile" in done(*base, "cli_named_net:make")
+        assert labels() == {name: str(number) for number, name in enumerate(sorted(backwards))}
+        (tmp_path / "classes.txt").write_text("\n".join(backwards))
+        assert "alphabetical" not in done(*base, "cli_named_net:make")
+        assert labels() == {name: str(number) for number, name in enumerate(backwards)}
+    finally:
+        sys.path.remove(str(tmp_path))
 
 
 # Compiled models.
@@ -353,12 +388,16 @@ def test_torchscript_and_an_exported_program(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["lost"], "lost is not there"),
+        (
+            ["photos", "--labels", "yes"],
+            "photos has no class folders; move the images into one folder per class, or take",
+        ),
         (["cli_net.py"], "a file of another kind"),
         (["--model", "lost"], "wrn-40-2-cifar10"),
         (["--model", "lost:make"], "cannot be imported"),
         (["--model", "cli_net:lost"], "cannot be imported"),
-        (["--model", "source.safetensors"], "Give architecture"),
-        (["--architecture", "wrn-40-2"], "for a checkpoint"),
+        (["--model", "source.safetensors"], "--architecture wrn-40-2 and --classes 10"),
+        (["--architecture", "wrn-40-2"], "with a checkpoint"),
         (["--method", "tant"], "Did you mean 'tent'"),
         (["--method", "cretta"], "--buffer FILE"),
         (["--method", "cretta", "--buffer", "lost"], "lost: no such file"),
@@ -369,13 +408,13 @@ def test_torchscript_and_an_exported_program(tmp_path: Path) -> None:
         (["--option", "steps=1.5"], "whole number"),
         (["--option", "guard=warn", "--guard", "warn"], "give one of them"),
         (["--preset", "cifar11"], "cifar1"),
-        (["--statistics", "mean"], "'moving'"),
+        (["--statistics", "mean"], "--statistics mean: must be one of"),
         (["--guard", "shout"], "'rollback'"),
-        (["--seed", "-1"], "seed=-1"),
+        (["--seed", "-1"], "--seed -1: must be"),
         (["--batch-size", "0"], "--batch-size"),
         (["--size", "big"], "--size big"),
         (["--size", "0"], "--size 0"),
-        (["--shorter", "5"], "shorter=5"),
+        (["--shorter", "5"], "--shorter 5: it is"),
         (["--order", "size"], "files, random"),
         (["--labels", "maybe"], "auto, no, yes"),
         (["--labels", "yes", "--class-names", "cli_net.py"], "none of the"),
@@ -384,26 +423,27 @@ def test_torchscript_and_an_exported_program(tmp_path: Path) -> None:
         (["--device", "tpu"], "--device tpu"),
         (["--device", "cuda:99"], "--device cuda:99"),
         (["--mean", "a"], "--mean a"),
-        (["--mean", "0.5,0.5,0.5"], "give both"),
+        (["--mean", "0.5,0.5,0.5"], "--mean 0.5,0.5,0.5, no --std: give both"),
         (["--workers", "0"], "--workers"),
-        (["--save-every", "-1"], "save_every=-1"),
+        (["--save-every", "-1"], "--save-every -1.0: give"),
         (["--continue-from", "lost"], "lost: no such file"),
         (["--keep-state", "nowhere/state"], "nowhere does not exist"),
         (["--output", "out.json"], ".parquet or .csv"),
         (["--output", "nowhere/out.csv"], "nowhere does not exist"),
-        (["--output", "there.csv"], "--overwrite"),
+        (["--output", "there.csv"], "choose another name, or pass --overwrite."),
     ],
 )
 def test_wrong_requests_get_a_message_and_change_nothing(arguments: list[str], said: str, home: Path) -> None:
     Path("there.csv").write_text("mine")
     before = sorted(str(file) for file in home.rglob("*") if "__pycache__" not in str(file))
-    images = [] if arguments[0] in ("lost", "cli_net.py") else ["classes"]
+    images = [] if arguments[0] in ("lost", "cli_net.py", "photos") else ["classes"]
     defaults = {"--model": "cli_net:make", "--method": "tent", "--output": "out.csv"}
     extra = [part for name, value in defaults.items() if name not in arguments for part in (name, value)]
     result = call(*images, *arguments, *extra)
     assert result.exit_code == 2, result.output
     assert said in result.stderr.replace("\n", "")
     assert "Traceback" not in result.output + result.stderr
+    assert not re.search(r"=(True|False|None)\b", result.stderr)  # words of the Python API
     assert sorted(str(file) for file in home.rglob("*") if "__pycache__" not in str(file)) == before
     assert Path("there.csv").read_text() == "mine"
 

@@ -48,7 +48,7 @@ def test_an_item_is_run_once_and_shown_beside_the_paper() -> None:
     code, output, wrong = call(*arguments)
     assert code == 0, output + wrong
     assert "Scale smoke" in output
-    assert "20 runs" in output
+    assert "1 item from 20 runs in" in output
     assert len(list(Store("results"))) == 20
     figure, page = sorted(Path("results/paper-smoke").iterdir(), key=lambda path: path.suffix, reverse=True)
     assert (figure.suffix, page.name) == (".svg", "gain-cost.html")

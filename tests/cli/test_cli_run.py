@@ -3,12 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from cretta.bench import Run, Store
 from cretta.cli import app
 from cretta.cli.grids import duration
 from cretta.cli.run import _where
+from cretta.data import embedded
 
 SMALL = """
 import torch
@@ -52,6 +54,34 @@ def test_what_is_given_several_times_is_combined_and_kept() -> None:
     assert first.output.splitlines()[-8:] == again.output.splitlines()[-8:]
 
 
+def test_one_run_is_one_run() -> None:
+    arguments = [*BASE, "--method", "source"]
+    assert "1 run, 30 images: about" in CliRunner().invoke(app, arguments).output
+    assert "1 of 1 run is in results already." in CliRunner().invoke(app, arguments).output
+
+
+def test_the_order_of_class_folders_is_said_or_stated_or_checked(tmp_path: Path) -> None:
+    images, names = embedded("test").images, ("ant", "bee", "cow")
+    for number in range(12):
+        folder = tmp_path / "farm" / ("train" if number < 6 else "test") / names[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images[number]).save(folder / f"{number}.png")
+    base = [*BASE, "--data", "farm", "--shift", "clean", "--method", "source"]
+    noted = CliRunner().invoke(app, base)
+    assert noted.exit_code == 0, noted.output
+    assert "in alphabetical order: 0 ant, 1 bee, 2 cow. If the model has another order" in noted.stderr
+    named = f"{SMALL}\ndef named():\n    net = network()\n    net.classes = {names[::-1]}\n    return net\n"
+    (tmp_path / "named_network.py").write_text(named)
+    base[2] = "named_network:named"
+    refused = CliRunner().invoke(app, base)
+    assert refused.exit_code == 2
+    assert "are ant, bee, cow, and the model's classes cow, bee, ant: list the model's classes" in refused.stderr
+    (tmp_path / "farm" / "classes.txt").write_text("\n".join(names[::-1]))
+    stated = CliRunner().invoke(app, base)
+    assert stated.exit_code == 0, stated.output
+    assert "alphabetical" not in stated.stderr
+
+
 def test_options_are_swept() -> None:
     result = CliRunner().invoke(app, [*BASE, "--option", "beta=0.5|2", "--option", "lr=0.01", "--store", "sweep"])
     assert result.exit_code == 0, result.output + result.stderr
@@ -91,12 +121,15 @@ def test_streams(arguments: list[str], domains: tuple[str, ...], stream: str) ->
         (["--shift", "rain"], "fog"),
         (["--option", "betta=1"], "beta"),
         (["--option", "beta=-1"], "beta=-1.0"),
-        (["--stream", "dirichlet"], "delta"),
+        (["--stream", "dirichlet"], "such as --delta 0.1"),
         (["--stream", "continual", "--delta", "0.1"], "delta"),
         (["--stream", "gradual", "--delta", "0.1"], "delta"),
         (["--stream", "gradual", "--severity", "3"], "--severity"),
         (["--model", "nothing"], "nothing"),
         (["--preset", "mars"], "mars"),
+        (["--option", "beta"], "--option beta: give key=value"),
+        (["--images", "0"], "--images 0: must be"),
+        (["--buffer", "0"], "a buffer of 0 images: give a share"),
     ],
 )
 def test_bad_requests_get_a_message_and_leave_nothing(arguments: list[str], said: str) -> None:

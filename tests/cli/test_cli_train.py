@@ -109,12 +109,13 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["embedded"], "epochs=None"),
-        (["embedded", "--epochs", "1", "--minutes", "1"], "one of them"),
+        (["embedded"], "no --epochs, no --minutes: give one of them, as in --epochs 10 or --minutes 100."),
+        (["embedded", "--epochs", "1", "--minutes", "1"], "--epochs 1.0, --minutes 1.0: give one of them"),
         (["cifar1", "--epochs", "1"], "Did you mean 'cifar10'"),
         (["embedded", "--epochs", "1", "--architecture", "vgg"], "wrn-depth-width"),
-        (["embedded", "--epochs", "1", "--lr", "-1"], "lr=-1.0"),
-        (["embedded", "--epochs", "1", "--threads", "0"], "--threads 0"),
+        (["embedded", "--epochs", "1", "--lr", "-1"], "--lr -1.0: must be"),
+        (["embedded", "--epochs", "1", "--threads", "0"], "'--threads'"),
+        (["embedded", "--epochs", "1", "--device", "tpu"], "--device tpu: give auto, cpu"),
         (["cifar10", "--epochs", "1", "--root", "nowhere"], "cretta data get cifar10"),
     ],
 )

@@ -1,6 +1,8 @@
 import dataclasses
 import os
+import struct
 import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,31 @@ def test_every_mode_becomes_rgb(tmp_path: Path) -> None:
     assert np.array_equal(found["P"], np.asarray(palette.convert("RGB")))
 
 
+def deep_png(values: NDArray[np.uint16]) -> bytes:
+    """A PNG of 16 bits per channel, which Pillow cannot write in color."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    height, width, channels = values.shape
+    header = struct.pack(">IIBBBBB", width, height, 16, {1: 0, 3: 2, 4: 6}[channels], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_sixteen_bits_become_eight_by_rounding(tmp_path: Path, channels: int) -> None:
+    """Every value v once: round(v / 257), so that 0 stays 0, 65535 becomes 255 and 257 k becomes k."""
+    values = np.arange(65536, dtype=np.uint16).reshape(256, 256, 1)
+    shifted = [np.roll(values, 1000 * channel) for channel in range(channels)]
+    picture = np.concatenate(shifted, axis=2)
+    (tmp_path / "deep.png").write_bytes(deep_png(picture))
+    found = FileDataset("deep", (tmp_path / "deep.png",), labels(1), ("a",))[0][0]
+    expected = np.rint(picture[..., :3] / 257).astype(np.uint8)
+    assert np.array_equal(found, np.repeat(expected, 3, axis=2) if channels == 1 else expected)
+    assert FileDataset("deep", (tmp_path / "deep.png",), labels(1), ("a",), size=32)[0][0].shape == (32, 32, 3)
+
+
 @pytest.mark.parametrize("damage", ["cut", "empty", "text", "lost", "deep"])
 def test_a_broken_file_is_named(tmp_path: Path, damage: str) -> None:
     dataset = toy(tmp_path, 40)
@@ -130,7 +157,7 @@ def test_a_broken_file_is_named(tmp_path: Path, damage: str) -> None:
         broken.unlink()
     elif damage == "deep":
         broken = tmp_path / "deep.png"
-        Image.fromarray(np.full((20, 24), 40_000, np.uint16)).save(broken)
+        Image.fromarray(np.full((20, 24), 0.5, np.float32)).save(broken, "TIFF")
         dataset = dataclasses.replace(dataset, files=(*dataset.files[:29], broken, *dataset.files[30:]))
     else:
         broken.write_bytes(b"" if damage == "empty" else b"no image at all")
@@ -144,7 +171,9 @@ def test_a_broken_file_is_named(tmp_path: Path, damage: str) -> None:
 def test_images_of_different_sizes_ask_for_a_size(tmp_path: Path) -> None:
     dataset = toy(tmp_path, 3)
     picture(30, 30).save(dataset.files[2])
-    with pytest.raises(OptionError, match=r"0\.jpg is \(20, 24\).*2\.jpg is \(30, 30\).*size=224"):
+    with pytest.raises(
+        OptionError, match=r"0\.jpg is \(20, 24\).*2\.jpg is \(30, 30\).*size to scale them to, such as 224"
+    ):
         dataset.read([0, 1, 2])
     assert dataclasses.replace(dataset, size=16).read([0, 1, 2]).shape == (3, 16, 16, 3)
 
@@ -175,9 +204,9 @@ def test_wrong_sizes(size: Any) -> None:
 
 
 def test_wrong_options(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="shorter=200 with size=224"):
+    with pytest.raises(OptionError, match=r"shorter=200: .*whose side is 224;"):
         FileDataset("toy", (), labels(0), (), size=224, shorter=200)
-    with pytest.raises(OptionError, match="shorter=200 with size=None"):
+    with pytest.raises(OptionError, match=r"shorter=200: .*whose side is not given;"):
         FileDataset("toy", (), labels(0), (), shorter=200)
     for workers in (0, 1.5):
         with pytest.raises(OptionError, match="workers="):

@@ -40,6 +40,37 @@ def test_classes_in_an_order_of_ones_own(tmp_path: Path) -> None:
         image_folder(tmp_path, classes=["dog", "fox"])
 
 
+@pytest.mark.parametrize("text", ["dog\nfox\ncat\n", "1 dog\n2 fox\n3 cat\n"])
+@pytest.mark.parametrize("place", ["pets/classes.txt", "classes.txt"])
+def test_a_file_states_the_order_of_classes(tmp_path: Path, place: str, text: str) -> None:
+    for name in ("cat", "dog"):
+        save(tmp_path / "pets" / name / "1.png")
+    (tmp_path / place).write_text(text)
+    dataset = image_folder(tmp_path / "pets")
+    assert dataset.classes == ("dog", "fox", "cat")
+    assert [(file.parent.name, label) for file, label in zip(dataset.files, dataset.labels, strict=True)] == [
+        ("dog", 0),
+        ("cat", 2),
+    ]
+    assert image_folder(tmp_path / "pets", classes=["cat", "dog"]).classes == ("cat", "dog")
+    save(tmp_path / "pets" / "owl" / "1.png")
+    if place == "classes.txt":  # a list of something else
+        assert image_folder(tmp_path / "pets").classes == ("cat", "dog", "owl")
+        return
+    with pytest.raises(StateError, match=r"folder owl is none of the 3 classes .* in their order in classes\.txt"):
+        image_folder(tmp_path / "pets")
+    for wrong, message in (("dog\ndog\n", "a class twice"), ("\n", "no class")):
+        (tmp_path / place).write_text(wrong)
+        with pytest.raises(OptionError, match=message):
+            image_folder(tmp_path / "pets")
+
+
+def test_images_without_class_folders_have_no_labels(tmp_path: Path) -> None:
+    save(tmp_path / "1.png")
+    with pytest.raises(StateError, match=r"holds images \(1\) and no class folders.* one folder per class"):
+        image_folder(tmp_path, labelled=True)
+
+
 def test_a_flat_folder_in_natural_order(tmp_path: Path) -> None:
     for name in ("image10.png", "image9.png", "image9b.png", "10.png", "9.png", "٣.png"):
         save(tmp_path / name)

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,7 +151,7 @@ def test_a_shipped_name() -> None:
         open_model("wrn-40-2-cifar10", mean=MEAN, std=STD)
     with pytest.raises(OptionError, match="wrn-40-2-cifar10"):
         open_model("wrn-40-3-cifar10")
-    with pytest.raises(OptionError, match="for a checkpoint"):
+    with pytest.raises(OptionError, match=r"^classes=10: expected with a checkpoint"):
         open_model("wrn-40-2-cifar10", classes=10)
 
 
@@ -173,7 +174,7 @@ def test_a_checkpoint(ending: str, tmp_path: Path) -> None:
     expected = net((x - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1))
     assert torch.allclose(normalised(x), expected, atol=1e-6)
     for lacking in ({}, {"architecture": "resnet-8"}, {"classes": 4}):
-        with pytest.raises(OptionError, match="it holds weights, not the network"):
+        with pytest.raises(OptionError, match="does not say what network its weights are of"):
             open_model(str(path), **lacking)
     with pytest.raises(StateError, match="does not fit"):
         open_model(str(path), architecture="resnet-8", classes=5)
@@ -273,6 +274,27 @@ class Normalise(nn.Module):
         return (x - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"config": SimpleNamespace(id2label={1: "dog", 0: "cat"})}, ("cat", "dog")),
+        ({"config": SimpleNamespace(id2label={0: "LABEL_0", 1: "LABEL_1"})}, ()),
+        ({"config": SimpleNamespace(id2label={0: "crane", 1: "crane"})}, ()),
+        ({"classes": ["cat", "dog"]}, ("cat", "dog")),
+        ({"classes": 2}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_network_may_name_its_classes(
+    labels: dict[str, Any], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = textbook.small_net()
+    for name, value in labels.items():
+        setattr(net, name, value)
+    monkeypatch.setattr(textbook, "named", net, raising=False)
+    assert open_model("textbook:named").classes == expected
+
+
 # TorchScript.
 
 
@@ -301,7 +323,38 @@ def test_a_scripted_module_predicts_and_exchanges_its_statistics(files: Path) ->
     for statistics in ("moving", "mixture"):
         with pytest.raises(ModelError, match="Use 'running' or 'batch'"):
             opened.check("source", statistics)
+        with pytest.raises(ModelError, match="Use 'batch' or 'running'"):
+            cretta.adapt(opened.net, "bn_adapt", statistics=statistics)
     opened.check("source", "batch")
+
+
+def test_compiled_networks_in_memory_get_the_truth_and_a_remedy_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    net, x = textbook.small_net(), STREAM[0]
+    with old_tools():
+        program, scripted = exported(net, x), torch.jit.script(net)
+        compiled = {"traced": torch.jit.trace(net, x), "scripted": scripted, "frozen": torch.jit.freeze(scripted)}
+        torch.export.save(program, "net.pt2")
+        torch.jit.save(scripted, "net.pt")
+    for name, module in {**compiled, "program": program.module()}.items():
+        opened = "net.pt2" if name == "program" else "net.pt"
+        for method, options in (("tent", {}), ("cretta", {}), ("bn_adapt", {}), ("source", {"statistics": "batch"})):
+            with pytest.raises(ModelError, match=rf"cretta\.models\.open_model\('{opened}'\)\.net") as caught:
+                cretta.adapt(module, method, buffer=buffer(), **options)
+            assert "no normalisation layer" not in str(caught.value)
+        with old_tools():
+            assert torch.allclose(cretta.adapt(module, "source")(x), net(x), atol=1e-5)
+    with pytest.raises(ModelError, match=r"exported program.*torch\.export\.save\(program, 'net\.pt2'\)"):
+        cretta.adapt(program, "source")
+    assert_same(cretta.models.open_model("net.pt2").net, net, "tent")
+    assert_same(cretta.models.open_model(Path("net.pt")).net, net, "bn_adapt", atol=1e-5)
+    with pytest.raises(ModelError, match=r"net is str; expected a torch\.nn\.Module.*cretta\.models\.open_model"):
+        cretta.adapt("net.pt2", "tent")  # type: ignore[arg-type]
+    # Without compiled layers, the message is about layers.
+    with pytest.raises(ModelError, match="no normalisation layer"):
+        cretta.adapt(torch.fx.symbolic_trace(nn.Sequential(nn.Flatten(), nn.Linear(3, 2))), "tent")
 
 
 def test_torchscript_that_flattens_takes_what_adapters_give(files: Path) -> None:
@@ -346,7 +399,7 @@ def test_a_traced_or_frozen_module_only_predicts(name: str, files: Path) -> None
     with pytest.raises(ModelError, match="Use 'running'"):
         opened.check("source", "batch")
     # Also who does not ask first gets no wrong numbers.
-    with pytest.raises(ModelError, match="no BatchNorm layer"):
+    with pytest.raises(ModelError, match="contains TorchScript"):
         cretta.adapt(opened.net, "bn_adapt")
 
 

@@ -95,9 +95,14 @@ def benchmark(name: str, root: Path | None = None, size: int | None = None) -> B
         return _imagenet(root, size)
     if name.startswith("pacs:"):
         return _pacs(name, root, size)
-    if Path(name).is_dir():
+    if is_folder(name):
         return _folder(Path(name), size)
     raise unknown("benchmark", name, (*NAMES, "pacs:photo", "pacs:art_painting", "pacs:cartoon", "pacs:sketch"))
+
+
+def is_folder(name: str) -> bool:
+    """Whether a benchmark is a folder of one's own."""
+    return name not in NAMES and not name.startswith("pacs:") and Path(name).is_dir()
 
 
 def split(domain: str) -> tuple[str, int]:
@@ -225,7 +230,9 @@ def _folder(folder: Path, size: int | None) -> Benchmark:
         return image_folder(folder / "train", labelled=True, size=size)
 
     if not (folder / "train").is_dir() or not (folder / "test").is_dir():
-        raise StateError(f"{folder}: needed are the folders train/<class>/ and test/<class>/ in it.")
+        raise StateError(
+            f"{folder}: expected the folders train/<class>/ and test/<class>/ in it; make them, or give another folder."
+        )
     return Benchmark(
         str(folder), folder.name, test, training, lambda domain: corrupted(test(), *split(domain)), CORRUPTIONS
     )

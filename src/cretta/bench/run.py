@@ -39,7 +39,7 @@ class Buffer:
         if self.select not in SELECT:
             raise unknown("selection of a buffer", self.select, SELECT)
         if isinstance(self.size, bool) or not self.size > 0 or (self.size >= 1 and self.size != int(self.size)):
-            raise OptionError(f"size={self.size!r} of a buffer: give a share below 1, or a whole number of images.")
+            raise OptionError(f"a buffer of {self.size!r} images: give a share below 1, or a whole number of images.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,12 @@ class Run:
             raise OptionError(f"domains={self.domains!r}: give a tuple of at least one, such as ('fog/5',).")
         if self.stream not in STREAMS:
             raise unknown("stream", self.stream, STREAMS)
-        if (self.delta is None) == (self.stream == "dirichlet"):
-            raise OptionError(f"stream={self.stream!r} with delta={self.delta}: delta is for the stream 'dirichlet'.")
+        if self.delta is None and self.stream == "dirichlet":
+            raise OptionError("stream='dirichlet' needs its δ; give it as well, such as delta=0.1.")
+        if self.delta is not None and self.stream != "dirichlet":
+            raise OptionError(
+                f"stream={self.stream!r} with delta={self.delta}: δ is for the stream 'dirichlet'; leave it out."
+            )
         if self.delta is not None and (isinstance(self.delta, bool) or not 0 < self.delta < math.inf):
             raise OptionError(f"delta={self.delta!r}: must be a number above 0; the paper uses 10, 1, 0.1 and 0.01.")
         if self.stream not in ("continual", "gradual", "mixed") and len(self.domains) > 1:

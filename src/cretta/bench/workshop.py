@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 from cretta import states
 from cretta.adapter import Adapter
-from cretta.bench.benchmarks import CLEAN, FIXED, Benchmark, benchmark
+from cretta.bench.benchmarks import CLEAN, FIXED, Benchmark, benchmark, is_folder
 from cretta.bench.fingerprint import fingerprint
 from cretta.bench.run import Buffer, Run
 from cretta.buffer import SourceBuffer
 from cretta.data import ImageDataset
 from cretta.data.dataset import Pixels
+from cretta.data.folder import CLASSES, class_file, some
+from cretta.errors import OptionError
 from cretta.methods import adapt, get
 from cretta.models.opened import Opened, open_model
 
@@ -80,9 +82,16 @@ class Workshop:
 
     def model(self, spec: str) -> nn.Module:
         """The network; it is never changed."""
+        return self._opened(spec).net
+
+    def classes(self, spec: str) -> tuple[str, ...]:
+        """Names of the network's classes, if it brings them."""
+        return self._opened(spec).classes
+
+    def _opened(self, spec: str) -> Opened:
         if spec not in self._models:
             self._models[spec] = open_model(spec, device=self.device)
-        return self._models[spec].net
+        return self._models[spec]
 
     def domain(self, run: Run, name: str) -> Domain:
         """The images of a run's domain."""
@@ -155,7 +164,19 @@ class Workshop:
         target = self.benchmark(run.data, run.size)
         for domain in dict.fromkeys(run.domains):
             target.images(domain)
+        if is_folder(run.data):
+            self._check_classes(run)
         self.materials(run)
+
+    def _check_classes(self, run: Run) -> None:
+        """Refuse folders that name the model's classes in another order, unless a file states the order."""
+        folders, classes = self.benchmark(run.data, run.size).training().classes, self.classes(run.model)
+        other = folders != classes[: len(folders)] and set(folders) & set(classes)
+        if other and class_file(Path(run.data) / "train") is None:
+            raise OptionError(
+                f"the class folders of {run.data} are {some(folders)}, and the model's classes {some(classes)}: list "
+                f"the model's classes in their order, one per line, in {Path(run.data) / CLASSES}."
+            )
 
     def materials(self, run: Run) -> dict[str, str]:
         """What the run's names stand for just now: fingerprints of weights and images, and a preset's options."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from cretta.augment import AUGMENTATIONS
 from cretta.buffer import SELECT, SourceBuffer
 from cretta.cli import given
-from cretta.cli.console import app, check_output, console, plain_errors
+from cretta.cli.console import App, app, check_output, console, plain_errors, share_bar
 from cretta.cli.datasets import NAMED
 from cretta.cli.predict import ArchitectureOption, ClassesOption, DeviceOption, MeanOption, StdOption
 from cretta.errors import OptionError
@@ -23,11 +23,7 @@ from cretta.predict import open_images
 BAR = 30
 SHOWN = 20
 
-buffer_app = typer.Typer(
-    help="Make and look at buffers: small, class-balanced sets of source images.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
+buffer_app = App("Make and look at buffers: small, class-balanced sets of source images.")
 app.add_typer(buffer_app, name="buffer")
 
 
@@ -72,17 +68,20 @@ def build(
     device: DeviceOption = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
 ) -> None:
-    """Draw a buffer of source images, equally many of every class, for `cretta predict --buffer`.
+    r"""Draw a buffer of source images, equally many of every class, for `cretta predict --buffer`.
 
-    One image in ten is the paper's choice; one in a hundred did nearly as well. Give the size that the model takes:
+    One image in ten is the paper's choice; one in a hundred did nearly as well.
 
-    `cretta buffer build train/ --output source.safetensors --image-size 224`
+        # try it on the images that come with cretta
+        cretta buffer build embedded --output source.safetensors
+        cretta buffer show source.safetensors
 
-    The images the model is most sure of, 100 in all:
+        # training images of your own, in the size that the model takes
+        cretta buffer build train/ --output source.safetensors --image-size 224
 
-    `cretta buffer build train/ --output sure.safetensors --size 100 --select confident --model net:make`
-
-    Try it: `cretta buffer build embedded --output source.safetensors`, then `cretta buffer show source.safetensors`.
+        # the 100 images that the model is most sure of
+        cretta buffer build train/ --output sure.safetensors --size 100 \
+            --select confident --model net:make
     """
     with plain_errors():
         check_output(output, (".safetensors",))
@@ -110,25 +109,31 @@ def build(
                 std=values[1],
                 device=given.device(device),
             ).net
-        buffer = SourceBuffer.sample(
-            images, share, select, seed, model=net, augment=augment, renew=renew, progress=console.is_terminal
-        )
+        with share_bar() as progress:
+            buffer = SourceBuffer.sample(
+                images, share, select, seed, model=net, augment=augment, renew=renew, progress=progress.track
+            )
         buffer.save(output)
         console.print(_table(buffer, output))
-        console.print(f"Buffer: {output}", highlight=False, soft_wrap=True)
+        console.print(f"Buffer: {output}", soft_wrap=True)
 
 
 @buffer_app.command()
 def show(
     file: Annotated[Path, typer.Argument(help="A file that `cretta buffer build` or SourceBuffer.save wrote.")],
 ) -> None:
-    """Show what a buffer holds: how many images, of which size and classes, and how they are augmented."""
+    """Show what a buffer holds.
+
+    How many images, of which size and classes, and how they are augmented.
+
+        cretta buffer show source.safetensors
+    """
     with plain_errors():
         try:
             buffer = SourceBuffer.load(file)
         except OptionError:  # an augmentation that is code, and not in the file
             buffer = SourceBuffer.load(file, augment="none")
-            console.print("Augmented by a callable that is not in the file; Python passes it again.", highlight=False)
+            console.print("Augmented by a callable that is not in the file; Python passes it again.")
         console.print(_table(buffer, file))
 
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -21,15 +20,11 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from cretta.cli.console import app, bars, console, plain_errors
+from cretta.cli.console import App, app, bars, console, plain_errors
 from cretta.data import catalogue, fetch
 from cretta.errors import StateError
 
-data_app = typer.Typer(
-    help="List, get, make and check datasets.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
+data_app = App("List, get, make and check datasets.")
 app.add_typer(data_app, name="data")
 
 Root = Annotated[
@@ -43,7 +38,10 @@ COLOURS = {"whole": "green", "incomplete": "yellow", "broken": "red"}
 def list_datasets(root: Root = None) -> None:
     """Show what datasets there are, how large, and which of them you have.
 
-    `cretta data list` looks in the usual folder; `cretta data list --root /data` in another.
+    They lie below one folder, where `cretta data get` and `cretta data make` put them.
+
+        cretta data list
+        cretta data list --root /data    # another folder than the usual
     """
     home = catalogue.root_of(root)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -56,7 +54,7 @@ def list_datasets(root: Root = None) -> None:
         if found and catalogue.missing(entry, found):
             here = Text("in part", style="yellow")
         table.add_row(name, entry.title, "by hand" if entry.by_hand else decimal(entry.size), here)
-    console.print(f"Datasets in {home}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Datasets in {home}", soft_wrap=True)
     console.print(table)
     console.print("\nGet one: cretta data get NAME. More about one: cretta data show NAME.")
 
@@ -65,7 +63,9 @@ def list_datasets(root: Root = None) -> None:
 def show(name: Annotated[str, typer.Argument(help="A dataset of `cretta data list`.")], root: Root = None) -> None:
     """Tell all about a dataset: where it comes from, on what terms, and how to read it.
 
-    `cretta data show imagenet` says what to do where an account is needed.
+    Where an account is needed, it says what to do.
+
+        cretta data show imagenet
     """
     with plain_errors():
         entry = catalogue.entry(name)
@@ -89,7 +89,7 @@ def show(name: Annotated[str, typer.Argument(help="A dataset of `cretta data lis
 
 @data_app.command()
 def get(
-    names: Annotated[list[str], typer.Argument(help="Datasets of `cretta data list`.", metavar="NAME...")],
+    names: Annotated[list[str], typer.Argument(help="Datasets of `cretta data list`.", metavar="NAME")],
     root: Root = None,
     source: Annotated[
         Path | None,
@@ -106,13 +106,17 @@ def get(
 ) -> None:
     """Get datasets: downloaded, checked against the published MD5, and unpacked.
 
-    `cretta data get cifar10 cifar10-c` downloads two. Stop it when you like: the same command continues.
+    Stop it when you like: the same command continues. What is there already is left alone; `cretta data check` tells
+    whether it is whole.
 
-    `cretta data get imagenet --from ~/Downloads` takes an archive that you have got yourself.
+        # download two
+        cretta data get cifar10 cifar10-c
 
-    `cretta data get pacs --from /data/PACS` links to a folder that is unpacked already.
+        # take an archive that you have got yourself
+        cretta data get imagenet --from ~/Downloads
 
-    What is there already is left alone; `cretta data check` tells whether it is whole.
+        # link to a folder that is unpacked already
+        cretta data get pacs --from /data/PACS
     """
     with plain_errors(), _bars() as progress:
         for name in names:
@@ -127,7 +131,7 @@ def get(
             progress.update(tasks[what], completed=done, total=total, visible=total is None or done < total)
 
         def say(text: str) -> None:
-            progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            console.print(text, soft_wrap=True)
 
         for name in names:
             try:
@@ -144,9 +148,7 @@ def get(
 
 @data_app.command()
 def check(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Datasets of `cretta data list`.", metavar="[NAME...]")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Datasets of `cretta data list`.", metavar="NAME")] = None,
     root: Root = None,
 ) -> None:
     """Read every dataset that is there, and tell what is wrong with it.
@@ -154,7 +156,8 @@ def check(
     Counts the images and the labels of each class, decodes the first and the last image of each part, and compares
     the MD5 of files where it is published. Ends with status 1 if something is wrong.
 
-    `cretta data check` looks at all that are there; `cretta data check cifar10` at one.
+        cretta data check            # all that are there
+        cretta data check cifar10
     """
     home = catalogue.root_of(root)
     wrong = False
@@ -162,9 +165,7 @@ def check(
         chosen = [catalogue.entry(name) for name in names or catalogue.names()]
         there = [entry for entry in chosen if names or catalogue.find(entry, home)]
         if not there:
-            console.print(
-                f"No dataset is in {home}. Get one with: cretta data get NAME", highlight=False, soft_wrap=True
-            )
+            console.print(f"No dataset is in {home}. Get one with: cretta data get NAME", soft_wrap=True)
         for entry in there:
             wrong |= _check(entry, root)
     if wrong:
@@ -179,8 +180,11 @@ def _check(entry: catalogue.Entry, root: Path | None) -> bool:
         return True
     table = Table.grid(padding=(0, 2), pad_edge=True)
     wrong = False
-    with console.status("") as status:
-        for found in catalogue.check(entry, path, lambda part: status.update(f"{entry.name}: {escape(part)}")):
+    with bars(TextColumn("{task.description}")) as progress:
+        task = progress.add_task(entry.name, total=None)
+        for found in catalogue.check(
+            entry, path, lambda part: progress.update(task, description=f"{entry.name}: {part}")
+        ):
             colour = COLOURS[found.verdict]
             table.add_row("", found.part, Text(found.said), Text(found.verdict, style=colour))
             wrong |= found.verdict != "whole"
@@ -205,7 +209,7 @@ class _Speed(TransferSpeedColumn):
 
 def _bars() -> Progress:
     return bars(
-        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
         BarColumn(bar_width=None, table_column=Column(ratio=1)),
         _Amount(table_column=Column(no_wrap=True)),
         _Speed(table_column=Column(no_wrap=True)),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from cretta.cli.console import console, plain_errors, progress_bar
+from cretta.cli.console import console, count, plain_errors, progress_bar
 from cretta.cli.data import data_app
 from cretta.data.catalogue import place
 from cretta.errors import OptionError
@@ -70,18 +70,25 @@ def data_make(
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(help="Scale and cut the images of a folder first, to this side.", show_default="as they are"),
+        typer.Option(
+            min=1, help="Scale and cut the images of a folder first, to this side.", show_default="as they are"
+        ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Threads.", show_default="one a core")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads.", show_default="one a core")] = None,
 ) -> None:
     """Make corrupted images: a published benchmark from its clean images, or your own folder's.
 
     An image depends on the seed and on its place only; threads and interruptions change nothing. A file has its name
     only when it is whole, so after an interruption the same command goes on where it was.
 
-    - `cretta data make cifar10-c` makes CIFAR-10-C beside CIFAR-10 (2.3 GB)
-    - `cretta data make photos --corruption fog --severity 3` fills photos-C/fog/3
-    - `cretta data make imagenet/val --output ImageNet-C --size 224 --format jpeg` makes ImageNet-C
+        # CIFAR-10-C beside CIFAR-10 (2.3 GB)
+        cretta data make cifar10-c
+
+        # fill photos-C/fog/3
+        cretta data make photos --corruption fog --severity 3
+
+        # ImageNet-C
+        cretta data make imagenet/val --output ImageNet-C --size 224 --format jpeg
     """
     from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
     from cretta.data.make import PUBLISHED, SEVERITIES, Format, make_folder, make_published
@@ -113,14 +120,14 @@ def data_make(
                 made = make_published(target, root=root, format=cast("Format | None", format), **common)
             else:
                 made = make_folder(target, size=size, format=cast("Format", format or "png"), **common)
-    said = f"{made.new} images made" + (f", {made.there} were there" if made.there else "")
-    console.print(f"{said}: {made.folder}", highlight=False, soft_wrap=True, markup=False)
+    there = f", {made.there} {'was' if made.there == 1 else 'were'} there" if made.there else ""
+    console.print(f"{count(made.new, 'image')} made{there}: {made.folder}", soft_wrap=True)
     reader = READERS.get(target, READ_FOLDER)
     if images is not None:
-        console.print(f"These are the first {made.sources} images, not the whole set.", highlight=False)
+        console.print(f"Made of the first {count(made.sources, 'image')}, not the whole set.")
         reader = READ_FOLDER if target not in PUBLISHED[:2] else READ_ARRAY
     shown = reader.format(folder=made.folder, corruption=corruptions[0], severity=(severity or SEVERITIES)[-1])
-    console.print(f"Read it with {shown}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Read it with {shown}", soft_wrap=True)
 
 
 def _check_frost(corruptions: list[str], check_first: Callable[[], object]) -> None:

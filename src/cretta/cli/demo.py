@@ -22,7 +22,7 @@ def demo(
     severity: Annotated[int, typer.Option(help="How strong, from 1 to 5.")] = 5,
     images: Annotated[int, typer.Option(help="How many images of each shift, at most 2000.")] = 600,
     batch_size: Annotated[int, typer.Option(help="How many images arrive at once.")] = 50,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     output: Annotated[Path, typer.Option(help="Where to write the figure (.png, .svg or .pdf).")] = Path(
         "cretta-demo.png"
     ),
@@ -34,8 +34,11 @@ def demo(
     energies (cretta). The table gives accuracy, calibration error (ECE), mean energy and speed over the stream;
     the figure shows them batch by batch.
 
-    `cretta demo` takes about two minutes on two cores;
-    `cretta demo --shift glass_blur --images 2000` looks at one shift over more batches.
+        # about two minutes on two cores
+        cretta demo
+
+        # one shift over more batches
+        cretta demo --shift glass_blur --images 2000
     """
     from cretta.report.figures import adaptation_curves
     from cretta.report.tables import comparison
@@ -57,4 +60,4 @@ def demo(
     adaptation_curves(traces, output)
     title = f"{images} CIFAR-10 test images a shift, severity {severity}, batches of {batch_size}, seed {seed}"
     console.print(comparison(traces, title))
-    console.print(f"Figure: {output}", highlight=False, soft_wrap=True)
+    console.print(f"Figure: {output}", soft_wrap=True)

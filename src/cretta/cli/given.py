@@ -5,14 +5,13 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from cretta import methods
 from cretta.data.dataset import Size
-from cretta.errors import OptionError, StateError
+from cretta.errors import OptionError
 from cretta.options import unknown
 
 WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -60,19 +59,6 @@ def device(text: str) -> torch.device:
     if found.type not in ("cpu", "cuda"):
         raise OptionError(f"--device {text}: give auto, cpu, cuda or cuda:1.")
     return found
-
-
-def class_names(file: Path | None) -> tuple[str, ...]:
-    """The lines of a text file."""
-    if file is None:
-        return ()
-    try:
-        names = tuple(line.strip() for line in file.read_text("utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise StateError(f"{file} cannot be read ({wrong}): give a text file with a class's name a line.") from wrong
-    if len(set(names)) != len(names) or not names:
-        raise OptionError(f"{file} names {'a class twice' if names else 'no class'}: give a class's name a line.")
-    return names
 
 
 def options(method: str, given: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 
 from cretta.bench import BatchRow, Result, Run, Store, Workshop, run_all
 from cretta.bench.estimate import estimate
-from cretta.cli.console import bars, console
+from cretta.cli.console import bars, console, count
 
 STORE = Path("results")
 
@@ -19,21 +19,19 @@ def execute(runs: Sequence[Run], store: Store, workshop: Workshop) -> dict[Run, 
     seconds = estimate(runs, store, workshop)
     due = [run for run, expected in seconds.items() if expected]
     if len(due) < len(seconds):
-        console.print(
-            f"{len(seconds) - len(due)} of {len(seconds)} runs are in {store.folder} already.", highlight=False
-        )
+        there = f"{len(seconds) - len(due)} of {count(len(seconds), 'run')}"
+        console.print(f"{there} {'is' if len(seconds) == 1 else 'are'} in {store.folder} already.", soft_wrap=True)
     if due:
         images = sum(workshop.images(run) for run in due)
         console.print(
-            f"{len(due)} runs, {images} images: about {duration(sum(seconds.values()))} here. "
+            f"{count(len(due), 'run')}, {count(images, 'image')}: about {duration(sum(seconds.values()))} here. "
             "Stop whenever you like; the same command goes on.",
-            highlight=False,
         )
     shown = Bars(seconds)
     with shown:
         results = dict(run_all(list(seconds), store, workshop, shown))
     for path in store.set_aside:
-        console.print(f"A damaged result was set aside and computed anew: {path}", highlight=False, soft_wrap=True)
+        console.print(f"A damaged result was set aside and computed anew: {path}", soft_wrap=True)
     return results
 
 
@@ -59,7 +57,7 @@ class Bars:
         self._progress = bars(
             TextColumn("{task.description}"), BarColumn(), told, TimeElapsedColumn(), TimeRemainingColumn()
         )
-        self._overall = self._progress.add_task("all", total=sum(seconds.values()), told=f"0/{self._due} runs")
+        self._overall = self._progress.add_task("all", total=sum(seconds.values()), told=f"0/{count(self._due, 'run')}")
         self._current: TaskID | None = None
 
     def __enter__(self) -> None:
@@ -89,4 +87,4 @@ class Bars:
         """Counts the run."""
         self._spent += self._seconds[run]
         self._done += self._seconds[run] > 0
-        self._progress.update(self._overall, completed=self._spent, told=f"{self._done}/{self._due} runs")
+        self._progress.update(self._overall, completed=self._spent, told=f"{self._done}/{count(self._due, 'run')}")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import TaskID
 from rich.table import Table
 
@@ -18,8 +17,11 @@ from cretta import methods
 from cretta.adapter import Adapter
 from cretta.buffer import SourceBuffer
 from cretta.cli import given
-from cretta.cli.console import app, console, plain_errors, progress_bar
+from cretta.cli.console import app, console, note, plain_errors, progress_bar
+from cretta.cli.datasets import note_order
 from cretta.data import FileDataset, ImageDataset, embedded
+from cretta.data.folder import class_file, some, subfolders
+from cretta.data.folder import class_names as read_class_names
 from cretta.errors import OptionError
 from cretta.guard import CollapseWarning
 from cretta.models.opened import Opened, open_model
@@ -150,13 +152,15 @@ def predict(
     labels: Annotated[
         str,
         typer.Option(
-            help="Whether folders are classes: yes, no, or auto, if they fit the model.", rich_help_panel=IMAGES
+            help="Whether folders are classes: yes, no, or auto, if they fit the model. classes.txt in the folder or "
+            "beside it gives their order.",
+            rich_help_panel=IMAGES,
         ),
     ] = "auto",
     class_names: Annotated[
         Path | None,
         typer.Option(
-            help="A text file with the names of the model's classes, one a line.",
+            help="A text file with the names of the model's classes, one per line, in the model's order.",
             rich_help_panel=MODEL,
             show_default=False,
         ),
@@ -182,31 +186,36 @@ def predict(
         float, typer.Option(help="Seconds between saves of the work so far.", rich_help_panel=OUTPUT)
     ] = 10.0,
 ) -> None:
-    """Predict a folder of images with a model that adapts to them as it goes; no labels needed.
+    r"""Predict a folder of images with a model that adapts to them as it goes; no labels needed.
 
     Every image gets a row: path, batch, prediction, class, confidence, energy, whether the batch was adapted to and, if
     not, why; for class folders that fit the model also label and correct, and accuracy and calibration error at the
     end. If it is stopped, by Ctrl-C, a crash or a full disk, **the same command goes on where it was**, and the file
     comes out as if nothing had happened.
 
-    Try it on photos of your own, with the model and the source images that come with cretta:
+        # photos of your own, with the model and the source images of cretta
+        cretta predict photos/ --model wrn-40-2-cifar10 --buffer embedded
 
-    `cretta predict photos/ --model wrn-40-2-cifar10 --buffer embedded`
+        # your own network, from net.py in this folder, with source images
+        # from its training set
+        cretta buffer build train/ --output source.safetensors --image-size 224
+        cretta predict photos/ --model net:make --buffer source.safetensors \
+            --size 224 --output photos.csv
 
-    Your own network, from net.py in this folder, with source images from its training set:
+        # without source images, by another method; then the next folder,
+        # from where that got to
+        cretta predict monday/ --model net.pt2 --method tent \
+            --option lr=0.0005 --keep-state state.safetensors
+        cretta predict tuesday/ --model net.pt2 --method tent \
+            --option lr=0.0005 --continue-from state.safetensors
 
-    `cretta buffer build train/ --output source.safetensors --image-size 224`
+        # small batches; not adapting at all
+        cretta predict photos/ --model net:make --method tent \
+            --batch-size 1 --statistics moving
+        cretta predict photos/ --model net:make --method source
 
-    `cretta predict photos/ --model net:make --buffer source.safetensors --size 224 --output photos.csv`
-
-    Without source images, by another method; then on a next folder, from where it got to:
-
-    `cretta predict monday/ --model net.pt2 --method tent --option lr=0.0005 --keep-state state.safetensors`
-
-    `cretta predict tuesday/ --model net.pt2 --method tent --option lr=0.0005 --continue-from state.safetensors`
-
-    Small batches: `--batch-size 1 --statistics moving`. Not adapting at all: `--method source`. All options of a
-    method: `python -c "import cretta; help(cretta.methods.get('tent'))"`.
+        # all options of a method
+        python -c "import cretta; help(cretta.methods.get('tent'))"
     """
     with plain_errors(), _plain_warnings():
         if labels not in LABELS:
@@ -228,7 +237,12 @@ def predict(
             device=given.device(device),
         )
         opened.check(method, chosen.get("statistics"))
-        names = given.class_names(class_names) or opened.classes
+        names = opened.classes if class_names is None else read_class_names(class_names)
+        if labels == "yes" and images.is_dir() and not subfolders(images):
+            raise OptionError(
+                f"--labels yes: {images} has no class folders; move the images into one folder per class, or take them "
+                "without labels by --labels no."
+            )
         dataset = _dataset(images, size, shorter, LABELS[labels], names, opened)
         opened.check_batches(len(dataset), batch_size, source_data=methods.get(method).facts.source_data)
         source = None if buffer is None else open_buffer(buffer, seed)
@@ -265,11 +279,15 @@ def predict(
                 progress=hear,
             )
         if labels == "auto" and summary.accuracy is None and _in_folders(dataset):
-            _say("the folders are not the classes of the model, so they are no labels; --labels yes makes them labels.")
+            which = f"classes of the model ({some(names)})" if names else "classes of the model"
+            remedy = "--class-names FILE, a list of them in the model's order," if names else "--labels yes"
+            note(f"the folders are not the {which}, so they are not used as labels; {remedy} makes them labels.")
+        elif summary.accuracy is not None and isinstance(dataset, FileDataset) and not names and not class_file(images):
+            note_order(images, dataset.classes)
     console.print(_table(summary, learns=adapter.facts.updates != "nothing"))
     if keep_state is not None:
-        console.print(f"State: {keep_state}", highlight=False, soft_wrap=True)
-    console.print(f"Predictions: {summary.output}", highlight=False, soft_wrap=True)
+        console.print(f"State: {keep_state}", soft_wrap=True)
+    console.print(f"Predictions: {summary.output}", soft_wrap=True)
 
 
 def open_buffer(spec: str, seed: int) -> SourceBuffer:
@@ -318,20 +336,16 @@ def _advise(
     """What is allowed and probably not meant."""
     last = len(dataset) % batch_size
     if adapter.statistics == "batch" and batch_size < 8:
-        _say(
+        note(
             f"statistics of {batch_size} image{'s' * (batch_size > 1)} alone mislead; --statistics moving averages "
             "over the images that came before, --statistics running uses those of training."
         )
     elif adapter.statistics == "batch" and 0 < last < 8 < len(dataset):
-        _say(f"the last batch has {last} of {batch_size} images: too few for statistics of the batch to be good ones.")
+        note(f"the last batch has {last} of {batch_size} images: too few for statistics of the batch to be good ones.")
     if buffer == "embedded" and opened.kind != "shipped" and adapter.facts.source_data:
-        _say("the embedded images are of CIFAR-10: right only for a model that was trained on it.")
+        note("the embedded images are of CIFAR-10: right only for a model that was trained on it.")
     if shuffle:
-        _say("images of several folders come in random order, lest batches be of one kind; --order files keeps theirs.")
-
-
-def _say(text: str) -> None:
-    Console(stderr=True).print(f"note: {text}", style="dim", highlight=False, markup=False, soft_wrap=True)
+        note("images of several folders come in random order, so that batches are mixed; --order files keeps theirs.")
 
 
 @contextmanager
@@ -339,7 +353,7 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _say("stopped. What is done is kept; the same command goes on with it.")
+        note("stopped. What is done is kept; the same command goes on with it.")
         raise typer.Exit(130) from None
 
 
@@ -353,9 +367,9 @@ def _plain_warnings() -> Iterator[None]:
         if category is CollapseWarning:
             collapses += 1
             if collapses <= SHOWN:
-                _say(f"{message}{' (the column note tells of others)' if collapses == SHOWN else ''}")
+                note(f"{message}{' (the column note tells of others)' if collapses == SHOWN else ''}")
         elif category is UserWarning:
-            _say(str(message))
+            note(str(message))
         else:
             others(message, category, *place, **more)
 
@@ -378,8 +392,8 @@ def _table(summary: Summary, *, learns: bool) -> Table:
     unreadable = f", {summary.unreadable} of them could not be read" if summary.unreadable else ""
     table.add_row("images", f"{summary.images}{unreadable}")
     table.add_row("batches", f"{summary.batches}{f', {summary.adapted} of them adapted to' if learns else ''}")
-    for note, count in summary.notes.most_common(3):
-        table.add_row("", f"{count} × {note}")
+    for reason, times in summary.notes.most_common(3):
+        table.add_row("", f"{times} × {reason}")
     table.add_row("mean confidence %", f"{100 * summary.mean_confidence:.1f}")
     table.add_row("mean energy", f"{summary.mean_energy:.2f}")
     shares = [

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from cretta.bench import Result, Store, Workshop
 from cretta.bench.benchmarks import CLEAN
-from cretta.cli.console import app, check_output, console, plain_errors, progress_bar
+from cretta.cli.console import app, check_folder, check_output, console, count, plain_errors, progress_bar
 from cretta.cli.grids import STORE
 from cretta.data import ImageDataset
 from cretta.data.dataset import Pixels
@@ -46,9 +46,12 @@ def report(
     Tables that sort, curves that zoom, reliability diagrams, images of each shift, settings and versions: mean and
     deviation over seeds throughout.
 
-    `cretta run --method source --method cretta --shift fog --images 500 --seed 0 --seed 1` makes some results;
+        # some results, then a page of them
+        cretta run --method source --method cretta --shift fog --images 500
+        cretta report
 
-    `cretta report --files paper --table latex --figure pdf` writes a page, and tables and figures for a paper.
+        # tables and figures for a paper as well
+        cretta report --files paper --table latex --figure pdf
     """
     from cretta.report.charts import FORMATS as FIGURES
     from cretta.report.charts import write_chart
@@ -60,6 +63,8 @@ def report(
 
     with plain_errors():
         check_output(output, (".html", ".htm"))
+        if files is not None:
+            check_folder(files, "--files")
         table_formats, figure_formats = table or list(TABLES), figure or list(FIGURES)
         for option, asked, known in (("--table", table_formats, TABLES), ("--figure", figure_formats, FIGURES)):
             for each in asked:
@@ -72,7 +77,7 @@ def report(
             shown, notes = _examples(results, Workshop(root), progress) if examples else ({}, [])
         size = write_page(results, output, examples=shown, notes=notes, title=title)
         for note in notes:
-            console.print(note, highlight=False, soft_wrap=True)
+            console.print(note, soft_wrap=True)
         if files is not None:
             files.mkdir(parents=True, exist_ok=True)
             groups = grouped(results)
@@ -81,10 +86,9 @@ def report(
                 for form in figure_formats:
                     write_chart(chart, files / f"{chart.name}.{form}")
                     written.append(files / f"{chart.name}.{form}")
-            console.print(f"Tables and figures: {len(written)} files in {files}", highlight=False, soft_wrap=True)
+            console.print(f"Tables and figures: {count(len(written), 'file')} in {files}", soft_wrap=True)
     told = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-    runs = f"{len(results)} {'run' if len(results) == 1 else 'runs'}"
-    console.print(f"Page of {runs}, {told}: {output}", highlight=False, soft_wrap=True)
+    console.print(f"Page of {count(len(results), 'run')}, {told}: {output}", soft_wrap=True)
 
 
 def _read(folder: Path, progress: Progress) -> list[Result]:
@@ -98,7 +102,7 @@ def _read(folder: Path, progress: Progress) -> list[Result]:
     kept = Store(folder)
     found = [kept.get(key) for key in progress.track(keys, description="reading results")]
     for path in kept.set_aside:
-        console.print(f"A damaged result was set aside: {path}", highlight=False, soft_wrap=True)
+        console.print(f"A damaged result was set aside: {path}", soft_wrap=True)
     results = [result for result in found if result is not None]
     if not results:
         raise StateError(f"all results in {folder} are damaged: run them again.")

@@ -13,7 +13,7 @@ from cretta import paper
 from cretta.bench import Run, Store, Workshop
 from cretta.bench.estimate import estimate
 from cretta.cli import given
-from cretta.cli.console import app, console, plain_errors, progress_bar, stopping
+from cretta.cli.console import app, check_folder, console, count, plain_errors, share_bar, stopping
 from cretta.cli.grids import STORE, duration, execute
 from cretta.errors import OptionError
 from cretta.options import unknown
@@ -54,14 +54,18 @@ def reproduce(
     Items share runs, and the store keeps them: a run is computed once, whatever asks for it, and whatever was cut off
     goes on where it was. What needs data or weights that are not there says how to get them, and the rest is done.
 
-    `cretta reproduce` runs everything at the scale of a smoke test, which tells that it works and no more.
+        # everything at the scale of a smoke test: shows that it works and no more
+        cretta reproduce
 
-    `cretta reproduce main cost --scale quick --plan` shows what two items would take at a scale of hours.
+        # what two items would take at a scale of hours
+        cretta reproduce main cost --scale quick --plan
     """
     with plain_errors(), stopping("finished runs are kept"):
         if listing:
             console.print(_listed())
             return
+        if output is not None:
+            check_folder(output, "--output")
         chosen = [paper.get(name) for name in item] if item else list(paper.items().values())
         formats, figures = tuple(table or FORMATS), tuple(figure or FIGURES)
         for kind, asked, known in (("--table", formats, tuple(FORMATS)), ("--figure", figures, FIGURES)):
@@ -73,18 +77,18 @@ def reproduce(
         workshop = Workshop(root, given.device(device))
         plans = {each.name: each.plan(sized) for each in chosen}
         runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
-        console.print(f"Scale {sized.name}: {sized.about}", highlight=False)
+        console.print(f"Scale {sized.name}: {sized.about}")
         if not plan:
             _prepare(sized, runs, root)
         lacking = paper.missing(runs, sized, workshop)
         for reason in dict.fromkeys(lacking.values()):
             affected = [name for name, planned in plans.items() if any(lacking.get(run) == reason for run in planned)]
-            console.print(f"Left out, in {', '.join(affected)}: {reason}", highlight=False, soft_wrap=True)
+            console.print(f"Left out, in {', '.join(affected)}: {reason}", soft_wrap=True)
         due = [run for run in runs if run not in lacking]
         if plan:
             console.print(_planned(plans, lacking))
             seconds = sum(estimate(due, kept, workshop).values())
-            console.print(f"{len(due)} runs, each once: about {duration(seconds)} here.", highlight=False)
+            console.print(f"{count(len(due), 'run')}, each once: about {duration(seconds)} here.")
             return
         begun = time.monotonic()
         results = execute(due, kept, workshop)
@@ -111,9 +115,8 @@ def reproduce(
             title=f"The paper's tables and figures, scale {sized.name}",
         )
         console.print(
-            f"{len(chosen)} items from {len(results)} runs in {duration(time.monotonic() - begun)}: {folder}\n"
-            f"All on one page: {page}",
-            highlight=False,
+            f"{count(len(chosen), 'item')} from {count(len(results), 'run')} in {duration(time.monotonic() - begun)}: "
+            f"{folder}\nAll on one page: {page}",
             soft_wrap=True,
         )
 
@@ -126,11 +129,11 @@ def _write(shown: Table | Chart, folder: Path, formats: tuple[str, ...], figures
         return
     for format in figures:
         write_chart(shown, folder / f"{shown.name}.{format}")
-    console.print(f"{shown.title}: {folder / shown.name}.{figures[0]}", highlight=False, soft_wrap=True)
+    console.print(f"{shown.title}: {folder / shown.name}.{figures[0]}", soft_wrap=True)
 
 
 def _prepare(sized: paper.Scale, runs: list[Run], root: Path | None) -> None:
-    with progress_bar() as progress:
+    with share_bar() as progress:
         tasks = {}
 
         def hear(name: str, news: Progress) -> None:

@@ -10,10 +10,12 @@ import typer
 
 from cretta import methods
 from cretta.bench import Buffer, Result, Run, Store, Workshop
-from cretta.bench.benchmarks import CLEAN, Benchmark
+from cretta.bench.benchmarks import CLEAN, Benchmark, is_folder
 from cretta.cli import given
 from cretta.cli.console import app, console, plain_errors, stopping
+from cretta.cli.datasets import note_order
 from cretta.cli.grids import STORE, execute
+from cretta.data.folder import class_file
 from cretta.errors import OptionError
 from cretta.report.content import Column, Row, Table
 from cretta.report.groups import MEASURES, Group
@@ -29,7 +31,7 @@ def run(
         str,
         typer.Option(
             help="embedded, cifar10, cifar100, tiny-imagenet, imagenet, pacs:photo (its source), or a folder that "
-            "holds train/<class>/ and test/<class>/.",
+            "holds train/CLASS/ and test/CLASS/.",
             rich_help_panel=RUNS,
         ),
     ] = "embedded",
@@ -60,7 +62,7 @@ def run(
         int | None, typer.Option(help="So many of each shift.", show_default="all", rich_help_panel=RUNS)
     ] = None,
     size: Annotated[
-        int | None, typer.Option(help="Scale images to this side, if they come as files.", rich_help_panel=RUNS)
+        int | None, typer.Option(min=1, help="Scale images to this side, if they come as files.", rich_help_panel=RUNS)
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Images a batch.", show_default="the benchmark's", rich_help_panel=RUNS)
@@ -101,19 +103,16 @@ def run(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=PLACE)] = "auto",
 ) -> None:
-    """Compare methods on streams that hurt; every result is kept, and none is computed twice.
+    r"""Compare methods on streams that hurt; every result is kept, and none is computed twice.
 
     What may be given several times is combined: two methods, three shifts and two seeds are twelve runs.
-
-    `cretta run --method source --method tent --method cretta --shift fog --shift jpeg_compression --images 1000`
-
-    `cretta run --stream dirichlet --delta 0.1 --method all --images 1000`
-
-    `cretta run --stream gradual --shift fog --method tent --method cretta --images 500`
-
-    `cretta run --option 'beta=0.5|1|2' --seed 0 --seed 1 --seed 2`
-
     `cretta report` makes a page of all results.
+
+        cretta run --method source --method tent --method cretta \
+            --shift fog --shift jpeg_compression --images 1000
+        cretta run --stream dirichlet --delta 0.1 --method all --images 1000
+        cretta run --stream gradual --shift fog --method tent --images 500
+        cretta run --option 'beta=0.5|1|2' --seed 0 --seed 1 --seed 2
     """
     with plain_errors(), stopping("finished runs are kept"):
         workshop = Workshop(root, given.device(device))
@@ -136,6 +135,10 @@ def run(
             for how in _methods(method or ["cretta"], preset, option or [], benchmark)
             for each in seed or [0]
         ]
+        if is_folder(data) and not class_file(Path(data) / "train"):
+            folders = benchmark.training().classes
+            if folders != workshop.classes(model)[: len(folders)]:
+                note_order(Path(data), folders)
         results = execute(runs, Store(store), workshop)
         console.print(terminal(summary(runs, results), console.width))
 
@@ -174,8 +177,8 @@ def _methods(names: list[str], preset: str | None, pairs: list[str], benchmark: 
         chosen = preset if preset is not None else benchmark.preset if benchmark.preset in known else None
         combinations: list[list[str]] = [[]]
         for pair in pairs:
-            key, _, values = pair.partition("=")
-            combinations = [[*each, f"{key}={value}"] for each in combinations for value in values.split("|")]
+            key, equals, values = pair.partition("=")
+            combinations = [[*each, f"{key}{equals}{value}"] for each in combinations for value in values.split("|")]
         found += [
             {"method": name, "preset": chosen, "options": tuple(given.options(name, each).items())}
             for each in combinations

@@ -11,6 +11,7 @@ import torch
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from cretta.cli import given
 from cretta.cli.console import app, bars, check_output, console, plain_errors, stopping
 from cretta.cli.datasets import NAMED
 from cretta.data import ImageDataset, image_folder
@@ -61,7 +62,7 @@ def train_command(
     minutes: Annotated[float | None, typer.Option(help="Train for this long instead, over all restarts.")] = None,
     root: Annotated[Path | None, typer.Option(help="Where datasets lie.", show_default="as for cretta data")] = None,
     test: Annotated[Path | None, typer.Option(help="For a folder: another one, to test on.")] = None,
-    size: Annotated[int | None, typer.Option(help="For a folder: scale and crop images to this side.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="For a folder: scale and crop images to this side.")] = None,
     batch_size: Annotated[int, typer.Option(help="Images per step.")] = 128,
     lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 0.25,
     warmup: Annotated[float, typer.Option(help="Share of the budget in which the learning rate rises.")] = 0.15,
@@ -79,25 +80,30 @@ def train_command(
     backend: Annotated[
         str, typer.Option(help="auto (times them and takes the fastest), plain, kernels or bfloat16.")
     ] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", show_default="all cores")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="all cores")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "cpu",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
-    save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
+    save_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
-    """Train a source model that is robust before any adaptation (AugMix), and can be stopped at any time.
+    r"""Train a source model that is robust before any adaptation (AugMix), and can be stopped at any time.
 
-    The whole state is saved beside the output once a minute and on Ctrl-C: the same command, or
-    `cretta train --resume --output …`, resumes. With `--epochs` the result does not depend on where it was stopped.
+    The whole state is saved beside the output once a minute and on Ctrl-C: run the same command again, or
+    `cretta train --resume --output …`, to resume. With `--epochs` the result does not depend on where it was stopped.
     Beside the weights lie a log (.csv) and the training curve (.png).
 
-    `cretta train cifar10 --minutes 100 --output wrn-40-2.safetensors`
+        # try it on the images that come with cretta
+        cretta train embedded --architecture resnet-8 --epochs 5 \
+            --output tiny.safetensors
 
-    Try it on the images that come with cretta:
+        cretta train cifar10 --minutes 100 --output wrn-40-2.safetensors
 
-    `cretta train embedded --architecture resnet-8 --epochs 5 --output tiny.safetensors`
-
-    For pacs, one model per domain: {source} in the output's name stands for the domain.
+        # one model per domain of PACS: {source} stands for the domain
+        cretta train pacs --size 224 --architecture efficientnet-lite0 \
+            --init cretta.models.imagenet:efficientnet_lite0 \
+            --learn "norm and head" --holdout 84 --best --epochs 10 \
+            --batch-size 32 --lr 0.03 --augmix 0 --progressive 0 \
+            --output 'pacs-{source}.safetensors'
     """
     with plain_errors(), stopping("the state is saved beside the output"):
         check_output(output, (".safetensors",))
@@ -160,14 +166,12 @@ def _report(trained: Trained, testing: ImageDataset | None, output: Path) -> Non
             f"; {testing.name}, {len(testing)} images: accuracy {100 * trained.accuracy:.2f} %, "
             f"ECE {100 * trained.calibration_error:.2f} %"
         )
-    console.print(f"{message}.\nWeights: {output}", highlight=False, soft_wrap=True)
+    console.print(f"{message}.\nWeights: {output}", soft_wrap=True)
 
 
 def _train(settings: Settings, output: Path, device: str, save_every: float) -> tuple[Trained, ImageDataset | None]:
     recipe = Recipe(**settings.recipe)
     if settings.threads is not None:
-        if settings.threads < 1:
-            raise OptionError(f"--threads {settings.threads}: give at least 1.")
         torch.set_num_threads(settings.threads)
     training, testing = _datasets(settings)
     torch.manual_seed(recipe.seed)
@@ -206,7 +210,7 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
                 "init": settings.init,
             },
             settings=dataclasses.asdict(settings),
-            device=device,
+            device=given.device(device),
             save_every=save_every,
             progress=show,
         )

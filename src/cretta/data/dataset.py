@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.ImageFile import ImageFile
 
 from cretta.errors import OptionError, StateError
 
@@ -108,7 +109,7 @@ class DecodedDataset:
                 if image.shape != first.shape:
                     raise OptionError(
                         f"images of {self.name} differ in size: {self._called(least)} is {first.shape[:2]}, "
-                        f"{self._called(index)} is {image.shape[:2]}. Give size=224 or size=(height, width)."
+                        f"{self._called(index)} is {image.shape[:2]}. Give a size to scale them to, such as 224."
                     )
                 images[place] = image
 
@@ -136,15 +137,16 @@ class DecodedDataset:
             self.size is None or isinstance(self.size, tuple) or not is_whole(self.shorter, self.size)
         ):
             raise OptionError(
-                f"shorter={self.shorter!r} with size={self.size!r}: give the side to scale to before a square of "
-                "size is cut out, so a whole number of at least size; or None."
+                f"shorter={self.shorter!r}: it is the shorter side before a square is cut out, whose side is "
+                f"{'not given' if self.size is None else self.size}; give a whole number of at least that side, or "
+                "leave it out."
             )
 
     def _opened(self, encoded: Path | BytesIO, index: int) -> Pixels:
         """The image in a file or in bytes, fitted."""
         try:
             with Image.open(encoded) as opened:
-                return np.asarray(self._fitted(_rgb(opened, self._called(index))))
+                return np.asarray(self._fitted(_rgb(opened, encoded, self._called(index))))
         except (StateError, MemoryError):
             raise
         # Damage shows as OSError, SyntaxError, ValueError, EOFError, struct.error and more, by format and place.
@@ -172,7 +174,8 @@ class FileDataset(DecodedDataset):
 
     ``size=224`` scales the shorter side to 256 (``shorter``, by default size / 0.875) and cuts out the centre, as
     ImageNet models are evaluated; ``size=(height, width)`` scales to just that; None leaves images as they are.
-    Scaling is bilinear with antialiasing. As in the benchmarks, a rotation noted in EXIF is not applied.
+    Scaling is bilinear with antialiasing. As in the benchmarks, a rotation noted in EXIF is not applied. Values v of 16
+    bits become round(v / 257).
     """
 
     name: str
@@ -214,16 +217,34 @@ def _scaled(image: Image.Image, width: int, height: int) -> Image.Image:
     return image if same else image.resize((width, height), Image.Resampling.BILINEAR)
 
 
-def _rgb(opened: Image.Image, called: str) -> Image.Image:
+def _rgb(opened: Image.Image, encoded: Path | BytesIO, called: str) -> Image.Image:
+    levels = _sixteen_bits(opened, encoded)
+    if levels is not None:
+        return Image.fromarray(((levels.astype(np.uint32) + 128) // 257).astype(np.uint8)).convert("RGB")
     if opened.mode == "RGB":
         opened.load()
         return opened
     if opened.mode[0] in "IF":
         # Pillow would clip these to white.
-        raise StateError(f"{called} has pixels of type {opened.mode}, not of 8 bits: convert it to an 8-bit image.")
+        raise StateError(f"{called} has pixels of type {opened.mode}; expected 8 or 16 bits: convert it.")
     if opened.mode == "P" and "transparency" in opened.info:
         return opened.convert("RGBA").convert("RGB")
     return opened.convert("RGB")
+
+
+def _sixteen_bits(opened: Image.Image, encoded: Path | BytesIO) -> NDArray[np.integer[Any]] | None:
+    """The values of an image of 16 bits per channel, without transparency; None for other images."""
+    if opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format == "PNG"):
+        return np.asarray(opened)
+    tile: Any = opened.tile[0] if isinstance(opened, ImageFile) and opened.format == "PNG" and opened.tile else None
+    if tile is None or tile[3] not in ("RGB;16B", "RGBA;16B"):
+        return None
+    # Pillow reads the high bytes of colors and drops the low ones; told that high bytes come last, it reads the low.
+    high = np.asarray(opened).astype(np.uint16)
+    with Image.open(encoded) as again:
+        again.tile = [(*tile[:3], tile[3].replace("16B", "16L"))]  # type: ignore[list-item]  # a named tuple of late
+        low = np.asarray(again).astype(np.uint16)
+    return (high * 256 + low)[..., :3]
 
 
 def _check_labels(name: str, labels: Labels, count: int, classes: tuple[str, ...]) -> None:

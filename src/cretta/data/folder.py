@@ -14,6 +14,8 @@ from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
 from cretta.data.dataset import ArrayDataset, FileDataset, Labels, Size, is_whole, whole_labels
 from cretta.errors import OptionError, StateError
 
+CLASSES = "classes.txt"
+"""A file that names the classes of a folder, one per line, in their order."""
 EXTENSIONS = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"))
 
 
@@ -28,8 +30,9 @@ def image_folder(
 ) -> FileDataset:
     """Images in ``<class>/…`` folders, or lying flat without labels (-1); which of both, the folder shows.
 
-    Classes are numbered in alphabetical order, as is usual, or as in ``classes``, which must then name every class
-    folder. Images come in natural order: 2.png before 10.png. ``labelled=False`` takes all images below, unlabelled.
+    Classes are numbered as in ``classes``, which must then name every class folder, else as in a file classes.txt in
+    the folder or beside it, else in alphabetical order, as is usual. Images come in natural order: 2.png before 10.png.
+    ``labelled=False`` takes all images below, unlabelled.
     """
     root = existing(folder)
     flat = images_in(root)
@@ -47,11 +50,46 @@ def image_folder(
         if not files:
             raise StateError(f"{root} holds no images ({_extensions()}): give another folder.")
         return FileDataset(called, files, np.full(len(files), -1, np.int64), (), domain, size)
+    if not folders and flat:
+        raise StateError(
+            f"{root} holds images ({len(flat)}) and no class folders, so there are no labels: move the images into one "
+            "folder per class, or read them without labels."
+        )
     if not folders:
         raise StateError(f"{root} holds neither images ({_extensions()}) nor folders of them: give another folder.")
+    listed = class_file(root) if classes is None else None
+    if listed is not None:
+        classes = class_names(listed)
     names = tuple(each.name for each in folders) if classes is None else tuple(classes)
     files, labels = class_folders(root, names, every=classes is None)
     return FileDataset(called, files, labels, names, domain, size)
+
+
+def class_file(folder: str | Path) -> Path | None:
+    """The file classes.txt in a folder, or beside it if it names all folders in it; None if there is no such file."""
+    root = Path(folder).resolve()
+    inside, beside = root / CLASSES, root.parent / CLASSES
+    if inside.is_file():
+        return inside
+    about = beside.is_file() and {each.name for each in subfolders(root)} <= set(class_names(beside))
+    return beside if about else None
+
+
+def class_names(file: Path) -> tuple[str, ...]:
+    """The lines of a text file; where all begin with a number, as "1 001.Albatross", what comes after it."""
+    try:
+        names = [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateError(
+            f"{file} cannot be read ({error}): give a text file with the name of one class per line."
+        ) from error
+    if all(re.match(r"\d+\s", name) for name in names):
+        names = [name.split(maxsplit=1)[1] for name in names]
+    if len(set(names)) != len(names) or not names:
+        raise OptionError(
+            f"{file} names {'a class twice' if names else 'no class'}: give the name of one class per line."
+        )
+    return tuple(names)
 
 
 def numpy_file(
@@ -130,8 +168,8 @@ def class_folders(root: Path, classes: Sequence[str], *, every: bool = False) ->
     unknown = sorted(set(found) - set(classes))
     if unknown:
         raise StateError(
-            f"{root}: folder {some(unknown)} is none of the {len(classes)} classes ({some(classes)}); remove it or "
-            "name all classes."
+            f"{root}: folder {some(unknown)} is none of the {len(classes)} classes ({some(classes)}); remove it, or "
+            f"list all classes in their order in {CLASSES}."
         )
     members = [images_below(found[each]) if each in found else [] for each in classes]
     empty = [each for each, files in zip(classes, members, strict=True) if not files]

@@ -6,7 +6,7 @@ import importlib
 import re
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +84,7 @@ class Opened:
 
 
 def open_model(
-    spec: str,
+    spec: str | Path,
     *,
     architecture: str | None = None,
     classes: int | None = None,
@@ -92,31 +92,35 @@ def open_model(
     std: Sequence[float] | None = None,
     device: str | torch.device = "cpu",
 ) -> Opened:
-    """Opens a classifier of images in [0, 1], in eval mode.
+    """Open a classifier of images in [0, 1], in eval mode, from a name, a file or code.
 
     ``spec`` is one of
 
     - a shipped name: ``wrn-40-2-cifar10``;
-    - a checkpoint of an ``architecture`` that cretta knows, with so many ``classes``; one of ``cretta train`` knows
-      both itself; no code in it is run;
+    - a checkpoint (.pt, .pth, .ckpt, .safetensors) of an ``architecture`` that cretta knows, with so many ``classes``;
+      a checkpoint of ``cretta train`` states both; no code in it is run;
     - ``module:callable``: imported, the current folder first, and called without arguments; a network is fine too;
-    - a file of ``torch.jit.save``: for Source and, unless it was traced or frozen, BN-Adapt;
-    - a file of ``torch.export.save`` (.pt2), which may hold pickled objects: open those you trust.
+    - a file of ``torch.export.save`` (.pt2), which may hold pickled objects: open those you trust;
+    - a file of ``torch.jit.save``: for Source and, if it was scripted, not traced or frozen, BN-Adapt.
 
-    ``mean`` and ``std`` are for networks that want normalised images: the images are normalised before.
+    ``mean`` and ``std``, one number per channel, are for networks that expect normalized images: the images are
+    normalized before.
 
-    >>> open_model("wrn-40-2-cifar10").classes[:2]
-    ('airplane', 'automobile')
+    Return the network as ``.net``, for :func:`cretta.adapt`, with what is known of it: ``.kind``, ``.classes`` (names),
+    ``.side`` (pixels), ``.shape`` (of batches, if fixed) and ``.methods`` (the only ones that work; None for all).
+
+    >>> opened = open_model("wrn-40-2-cifar10")
+    >>> opened.kind, opened.classes[:2], opened.side
+    ('shipped', ('airplane', 'automobile'), 32)
     """
+    spec = str(spec)
     where = torch.device(device)
     normalisation = channel_values(mean, std)
     path = Path(spec)
     kind = _kind_of(path) if path.is_file() else "python" if re.fullmatch(r"[\w.]+:[\w.]+", spec) else "shipped"
     if kind != "checkpoint" and (architecture is not None or classes is not None):
-        raise OptionError(
-            f"architecture={architecture!r}, classes={classes!r}: these are for a checkpoint, and {spec} is none; "
-            "leave them out."
-        )
+        told = [f"{k}={v!r}" for k, v in (("architecture", architecture), ("classes", classes)) if v is not None]
+        raise OptionError(f"{', '.join(told)}: expected with a checkpoint, and {spec} is not one; leave it out.")
     if kind == "checkpoint":
         opened = _checkpoint(path, architecture, classes, normalisation)
     elif kind == "torchscript":
@@ -167,8 +171,8 @@ def _checkpoint(path: Path, architecture: str | None, classes: int | None, norma
     classes = classes or len(names_told) or None
     if architecture is None or classes is None:
         raise OptionError(
-            f"{path} is a checkpoint: it holds weights, not the network. Give architecture (wrn-40-2, resnet-26, …) "
-            "and classes too; for a network of your own, give module:callable."
+            f"{path} is a checkpoint that does not say what network its weights are of, as those of `cretta train` do. "
+            "Give the network itself as module:callable, or open it with architecture='wrn-40-2' and classes=10."
         )
     mean, std = normalisation or (None, None)
     with torch.random.fork_rng(devices=[]):  # the initial values are thrown away
@@ -211,7 +215,19 @@ def _python(spec: str, normalisation: Normalisation) -> Opened:
     net.eval()
     if normalisation is not None:
         put_in_front(net, *normalisation)
-    return Opened(net, "python")
+    return Opened(net, "python", _own_classes(net))
+
+
+def _own_classes(net: nn.Module) -> tuple[str, ...]:
+    """Names of classes that a network states: as ``classes``, or as ``config.id2label``, as Hugging Face does."""
+    names = getattr(net, "classes", ())
+    labels = getattr(getattr(net, "config", None), "id2label", None)
+    if isinstance(labels, Mapping):
+        names = [labels[number] for number in sorted(labels)]
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+        return ()
+    # LABEL_0 stands where there is no name; a name that is there twice tells nothing.
+    return tuple(names) if len(set(names)) == len(names) and "LABEL_0" not in names else ()
 
 
 def _torchscript(path: Path, normalisation: Normalisation, device: torch.device) -> Opened:

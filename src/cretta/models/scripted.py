@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from cretta.errors import ModelError, StateError
+
+
+class StandIn(nn.BatchNorm2d):
+    """Stands for a compiled BatchNorm layer: it can exchange the statistics, not blend them."""
+
+    def __init__(self) -> None:
+        super().__init__(1, affine=False)
+
+    def register_forward_pre_hook(self, *_: Any, **__: Any) -> RemovableHandle:
+        """Refuse to change the input of a compiled layer."""
+        raise ModelError(
+            "statistics='mixture' and 'moving' do not work with TorchScript, whose layers are compiled. Use 'batch' or "
+            "'running'; for others, adapt the network it was compiled from, or export that by torch.export."
+        )
 
 
 class Scripted(nn.Module):
@@ -35,7 +51,7 @@ class Scripted(nn.Module):
                     )
                 break
         # A list of its own: as an attribute, the layers would be registered a second time.
-        self.stand_ins = nn.ModuleList(nn.BatchNorm2d(1, affine=False) for _ in self._layers())
+        self.stand_ins = nn.ModuleList(StandIn() for _ in self._layers())
 
     def _layers(self) -> list[nn.Module]:
         """Layers with running statistics, in order; none where these are compiled in."""

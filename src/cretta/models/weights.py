@@ -86,7 +86,7 @@ def build(
         return EfficientNetLite0(classes, None, mean, std)
     raise OptionError(
         f"no architecture {architecture!r}: give wrn-depth-width (wrn-28-10), resnet-depth (resnet-26), "
-        f"resnet-depth-width (resnet-26-32) or efficientnet-lite0. For shipped weights use load: {', '.join(names())}."
+        f"resnet-depth-width (resnet-26-32) or efficientnet-lite0. Shipped with weights: {', '.join(names())}."
     )
 
 

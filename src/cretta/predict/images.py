@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cretta.data.dataset import FileDataset, ImageDataset, Size
-from cretta.data.folder import image_folder, images_in, numpy_file, subfolders
+from cretta.data.folder import class_file, image_folder, images_in, numpy_file, subfolders
 from cretta.data.parquet import ParquetDataset, parquet_file
 from cretta.errors import CrettaError, OptionError, StateError
 
@@ -25,7 +25,8 @@ def open_images(
     """A folder of images, flat, nested or by class, or a .npy, .npz or .parquet file of them.
 
     ``labelled=None`` takes folders for classes if they are among the names in ``classes``, or if none are given; other
-    folders only hold images. ``size`` and ``shorter`` scale encoded images as :class:`~cretta.data.FileDataset` says.
+    folders only hold images. A file classes.txt that :func:`~cretta.data.image_folder` reads names the folders where
+    ``classes`` does not. ``size`` and ``shorter`` scale encoded images as :class:`~cretta.data.FileDataset` says.
     """
     source = Path(path)
     if source.is_dir():
@@ -36,13 +37,15 @@ def open_images(
     if source.suffix == ".parquet":
         return dataclasses.replace(_parquet(source, size, labelled, classes), shorter=shorter)
     if size is not None:
-        raise OptionError(f"size={size!r}: the images in {source} have the size they have; leave it out.")
+        raise OptionError(f"images of {source} keep the size they have, and size {size} was given; leave it out.")
     return numpy_file(source)
 
 
 def _folder(source: Path, size: Size, labelled: bool | None, classes: Sequence[str]) -> FileDataset:
+    folders = {folder.name for folder in subfolders(source)}
+    if not folders <= set(classes) and class_file(source) is not None:
+        classes = ()
     if labelled is None:
-        folders = {folder.name for folder in subfolders(source)}
         if not folders or images_in(source) or (classes and not folders <= set(classes)):
             return image_folder(source, labelled=False, size=size)
         try:

@@ -20,7 +20,10 @@ class Labels:
         self.classes = classes
         self.values: NDArray[np.int64] | None = None
         if wanted and not self._there:
-            raise OptionError(f"labelled=True, but {dataset.name} has no labels; put the images into class folders.")
+            raise OptionError(
+                f"labelled=True, but {dataset.name} has no labels; move the images into one folder per class, or take "
+                "them without labels by labelled=False."
+            )
 
     @property
     def _there(self) -> bool:
@@ -31,7 +34,9 @@ class Labels:
         if self.known:
             return
         if self.classes and len(self.classes) != outputs:
-            raise OptionError(f"the model has {outputs} classes, and there are {len(self.classes)} names of classes.")
+            raise OptionError(
+                f"the model has {outputs} classes, and {len(self.classes)} are named; name each of them, in order."
+            )
         dataset = self._dataset
         if self._wanted is not False and self._there:
             # Labels that somebody wrote are meant as such; folders may have been named for another reason.
@@ -39,8 +44,8 @@ class Labels:
             most = int(dataset.labels.max()) + 1
             if self._wanted and most > outputs:
                 raise OptionError(
-                    f"labelled=True, but {dataset.name} has {most} classes and the model {outputs}; leave the labels "
-                    "by labelled=False."
+                    f"labelled=True, but {dataset.name} has {most} classes and the model {outputs}; take the images "
+                    "without labels by labelled=False."
                 )
             if most <= outputs if written else len(dataset.classes) == outputs:
                 self.values = dataset.labels

@@ -96,14 +96,14 @@ def predict(
 
 def _check_files(output: Path, overwrite: bool, state: str | Path | None) -> None:
     if output.suffix not in joined.ENDINGS:
-        raise OptionError(f"output {output}: the name must end in {' or '.join(joined.ENDINGS)}.")
+        raise OptionError(f"output={str(output)!r}: the name must end in {' or '.join(joined.ENDINGS)}.")
     for path in [output, *([] if state is None else [Path(state)])]:
         if not path.parent.is_dir():
             raise OptionError(f"{path}: the folder {path.parent} does not exist; make it first.")
         if path.is_dir():
             raise OptionError(f"{path} is a folder; give the name of a file.")
     if output.exists() and not overwrite:
-        raise OptionError(f"{output} exists already; choose another name, or pass overwrite=True (--overwrite).")
+        raise OptionError(f"{output} exists already; choose another name, or pass overwrite=True.")
 
 
 def _described(model: Adapter[Any]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Run:
         if self.done != sum(map(len, batches[: self.kept.batches])):
             raise StateError(
                 f"{self.work.folder} ends with a batch that was the last then, and there are more images now; "
-                "restart=True (--restart) throws it away and begins anew."
+                "restart=True throws it away and begins anew."
             )
         progress(self.done)
         begin = saved = time.perf_counter()
@@ -190,7 +190,7 @@ class Run:
             self._keep()
             raise StateError(
                 f"{wrong} {self.done} of {self.stream.images} images are done and kept: the same command goes on from "
-                "there. on_error='skip' (--on-error skip) goes on without such images."
+                "there. on_error='skip' goes on without such images."
             ) from wrong
         except (KeyboardInterrupt, CrettaError):
             # In the middle of a batch the model may be ahead of its rows.

@@ -1,0 +1,96 @@
+"""The command line as a whole: how it is started, its help, its messages."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from cretta.cli import app
+
+ROOT: Any = get_command(app)
+
+
+def commands(group: Any = ROOT, *path: str) -> Iterator[tuple[str, ...]]:
+    """The path of every command and group."""
+    yield path
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, *path, name)
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    command = [sys.executable, "-m", "cretta", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**plain, **environment})
+
+
+def helped(*path: str, **environment: str) -> str:
+    result = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80", **environment})
+    assert result.exit_code == 0, result.output
+    return str(result.output)
+
+
+def examples(text: str) -> list[list[str]]:
+    """The commands below "Examples:", as a shell reads them."""
+    _, _, block = text.partition(" Examples:\n")
+    lines = re.sub(r"\\\n", " ", block).splitlines()
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+
+
+def test_python_m_cretta() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "cretta", "")
+
+
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}], ids=["piped", "NO_COLOR"])
+def test_help_fits_80_columns_and_its_examples_can_be_copied(
+    path: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    text = helped(*path, **environment)
+    assert max(map(len, text.splitlines())) <= 80
+    for wrong in ("//", "<bool>", "list[", " range>", "\x1b"):
+        assert wrong not in text
+    command = ROOT
+    for name in path:
+        command = command.commands[name]
+    if hasattr(command, "commands"):
+        return
+    found = examples(text)
+    assert found
+    for program, *arguments in found:
+        assert program in ("cretta", "python")
+        if program == "python":
+            compile(arguments[1], "example", "exec")
+            continue
+        target = ROOT
+        while hasattr(target, "commands"):
+            target = target.commands[arguments.pop(0)]
+        target.make_context("example", arguments)  # raises on what the command does not take
+
+
+def test_examples_have_no_spaces_after_a_backslash() -> None:
+    """A shell would take the space and not the line's end."""
+    text = helped("predict")
+    assert "\\\n" in text
+    assert not re.search(r"\\ +\n", text)
+
+
+def test_messages_have_one_color_in_a_terminal() -> None:
+    """Rich would color parts of words, such as ``modul`` ``e:ca`` ``llable``."""
+    command = ("predict", "lost", "--model", "no_such:thing/1.5")
+    forced = run(*command, FORCE_COLOR="1", TERM="xterm-256color").stderr
+    assert forced.startswith("\x1b[31mcretta: \x1b[0m")
+    message = forced.removeprefix("\x1b[31mcretta: \x1b[0m")
+    assert "\x1b" not in message
+    assert "module:callable" in message
+    for environment in ({}, {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm-256color"}):
+        assert run(*command, **environment).stderr == f"cretta: {message}"
