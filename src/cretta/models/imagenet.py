@@ -48,7 +48,7 @@ class EfficientNetLite0(Classifier):
         super().__init__(classes, mean if mean is not None else half, std if std is not None else half)
         self.side = side
         self.net: nn.Module = _package(PACKAGES[0]).EfficientNet.from_name("efficientnet-lite0")
-        self.net._fc = nn.Linear(self.net._fc.in_features, classes)  # type: ignore[arg-type, union-attr]
+        self.net._fc = nn.Linear(self.net._fc.in_features, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) in [0, 1] → logits (N, classes)."""
