@@ -667,10 +667,11 @@ def test_a_bad_batch_raises_and_changes_nothing(method: str, options: dict[str, 
 
 
 def test_large_finite_batches_are_not_mistaken_for_infinite_ones() -> None:
-    """Their sum overflows, they do not."""
+    """Their sum overflows, they do not: what is refused are the logits that come of them."""
     x = torch.full((4, 3, 8, 8), 3e38) * torch.tensor([1.0, -1.0, 1.0, 1.0]).view(-1, 1, 1, 1)
     assert not torch.isfinite(x.sum())
-    adapted("source")(x)  # whatever comes out, it is not refused
+    with pytest.raises(BatchError, match=r"the logits are not finite.*got values from -3e\+38 to 3e\+38"):
+        adapted("source")(x)
 
 
 # Networks and options that cannot be used.
@@ -689,7 +690,8 @@ class Answer(nn.Module):
 
 
 GARBAGE: dict[str, tuple[Callable[[Tensor, Tensor], object], str]] = {
-    "a tuple": (lambda x, z: (z, z), r"returned tuple.*\.logits"),
+    "a tuple": (lambda x, z: (x, z), r"shape \(8, 3, 8, 8\) for a batch of 8"),
+    "an empty tuple": (lambda x, z: (), r"returned tuple.*\.logits"),
     "none": (lambda x, z: None, r"returned NoneType"),
     "a dict without logits": (lambda x, z: {"scores": z}, r"returned dict"),
     "an object with strange logits": (lambda x, z: Output(logits=[1, 2]), r"returned Output"),
@@ -965,12 +967,16 @@ def test_a_step_that_is_not_finite_is_skipped(method: str, options: dict[str, An
     for x in stream[:2]:
         assert torch.equal(model(x), undisturbed(x))
     before = everything(model)
-    logits = model(touching())
-    assert logits.shape == (8, textbook.CLASSES)
-    last = model.last
-    assert last.skipped
-    assert not last.adapted
-    assert "not finite" in last.reason
+    if how == "gradient":
+        assert torch.isfinite(model(touching())).all()
+        last = model.last
+        assert last.skipped
+        assert not last.adapted
+        assert "not finite" in last.reason
+    else:
+        for use in (model, model.predict):
+            with pytest.raises(BatchError, match="the logits are not finite; nothing was changed"):
+                use(touching())
     textbook.assert_bits(everything(model), before)
     for x in stream[2:]:
         assert torch.equal(model(x), undisturbed(x))
@@ -984,7 +990,8 @@ def test_a_moving_average_survives_activations_that_overflow() -> None:
         model = adapted(method, statistics="moving")
         x, *rest = textbook.batches((8, 8))
         model(x)
-        model(1e30 * x)
+        with pytest.warns(UserWarning, match="far outside"):
+            model(1e30 * x)
         assert all(torch.isfinite(value).all() for name, value in model.state().items() if "statistics" in name)
         assert torch.isfinite(model(rest[0])).all()
 
@@ -1274,7 +1281,7 @@ def test_two_threads_at_once(gate: type[Gate], tmp_path: Path) -> None:
     expected = [undisturbed(x) for x in (first, second)]
     net = Waiting()
     net.load_state_dict(textbook.small_net().state_dict())
-    model = adapted("cretta", net, lr=1e-2, statistics="moving")
+    model = adapted("cretta", net, lr=1e-2, statistics="moving", busy="raise")
     answers: list[Tensor] = []
     thread = threading.Thread(target=lambda: answers.append(model(first)))
     thread.start()

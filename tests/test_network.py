@@ -105,6 +105,7 @@ def test_the_copys_buffers_are_its_own() -> None:
 # Logits in what a network returns.
 
 Pair = namedtuple("Pair", ["logits", "aux"])
+Triple = namedtuple("Triple", ["loss", "logits", "aux"])
 
 
 @dataclass
@@ -122,8 +123,11 @@ class Output:
         lambda z: OrderedDict(loss=None, logits=z),
         lambda z: SimpleNamespace(logits=z),
         lambda z: Pair(z, None),
+        lambda z: Triple(None, z, None),
+        lambda z: (z, None),
+        lambda z: (z,),
     ],
-    ids=["tensor", "dataclass", "dict", "ordered dict", "namespace", "named tuple"],
+    ids=["tensor", "dataclass", "dict", "ordered dict", "namespace", "pair", "named tuple", "tuple", "tuple of one"],
 )
 def test_logits_are_found(wrap: Any) -> None:
     z = torch.randn(3, 4)
@@ -143,7 +147,9 @@ def test_double_logits_stay_double() -> None:
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ((torch.zeros(3, 4),), "returned tuple"),
+        ((), "returned tuple"),
+        ((None, torch.zeros(3, 4)), "returned tuple"),
+        ([torch.zeros(3, 4)], "returned list"),
         ([1.0], "returned list"),
         (None, "returned NoneType"),
         ({"output": torch.zeros(3, 4)}, "returned dict"),
