@@ -64,7 +64,8 @@ class Arguments:
     def read(self, batch: object, named: Mapping[str, Any]) -> Tensor:
         """Store how a batch was passed to the adapter, and return its tensor."""
         if isinstance(batch, Mapping):
-            batch, named = None, {**batch, **named}
+            named = {**batch, **named}
+            batch = None
         tensors = [name for name, value in named.items() if isinstance(value, Tensor)]
         if len(tensors) > (batch is None):
             passed = tensors if batch is None else ["one by position", *tensors]
