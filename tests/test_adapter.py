@@ -669,10 +669,11 @@ def test_a_bad_batch_raises_and_changes_nothing(method: str, options: dict[str, 
 
 
 def test_large_finite_batches_are_not_mistaken_for_infinite_ones() -> None:
-    """Their sum overflows, they do not."""
+    """Their sum overflows, they do not: what is refused are the logits that come of them."""
     x = torch.full((4, 3, 8, 8), 3e38) * torch.tensor([1.0, -1.0, 1.0, 1.0]).view(-1, 1, 1, 1)
     assert not torch.isfinite(x.sum())
-    adapted("source")(x)  # whatever comes out, it is not refused
+    with pytest.raises(BatchError, match=r"the logits are not finite.*got values from -3e\+38 to 3e\+38"):
+        adapted("source")(x)
 
 
 # Networks and options that cannot be used.
@@ -691,7 +692,8 @@ class Answer(nn.Module):
 
 
 GARBAGE: dict[str, tuple[Callable[[Tensor, Tensor], object], str]] = {
-    "a tuple": (lambda x, z: (z, z), r"returned tuple.*\.logits"),
+    "a tuple": (lambda x, z: (x, z), r"shape \(8, 3, 8, 8\) for a batch of 8"),
+    "an empty tuple": (lambda x, z: (), r"returned tuple.*\.logits"),
     "none": (lambda x, z: None, r"returned NoneType"),
     "a dict without logits": (lambda x, z: {"scores": z}, r"returned dict"),
     "an object with strange logits": (lambda x, z: Output(logits=[1, 2]), r"returned Output"),
@@ -967,12 +969,16 @@ def test_a_step_that_is_not_finite_is_skipped(method: str, options: dict[str, An
     for x in stream[:2]:
         assert torch.equal(model(x), undisturbed(x))
     before = everything(model)
-    logits = model(touching())
-    assert logits.shape == (8, textbook.CLASSES)
-    last = model.last
-    assert last.skipped
-    assert not last.adapted
-    assert "not finite" in last.reason
+    if how == "gradient":
+        assert torch.isfinite(model(touching())).all()
+        last = model.last
+        assert last.skipped
+        assert not last.adapted
+        assert "not finite" in last.reason
+    else:
+        for use in (model, model.predict):
+            with pytest.raises(BatchError, match="the logits are not finite; nothing was changed"):
+                use(touching())
     textbook.assert_bits(everything(model), before)
     for x in stream[2:]:
         assert torch.equal(model(x), undisturbed(x))
@@ -986,7 +992,8 @@ def test_a_moving_average_survives_activations_that_overflow() -> None:
         model = adapted(method, statistics="moving")
         x, *rest = textbook.batches((8, 8))
         model(x)
-        model(1e30 * x)
+        with pytest.warns(UserWarning, match="far outside"):
+            model(1e30 * x)
         assert all(torch.isfinite(value).all() for name, value in model.state().items() if "statistics" in name)
         assert torch.isfinite(model(rest[0])).all()
 
@@ -1022,6 +1029,56 @@ def test_the_record_says_whether_parameters_were_updated(what: str, monkeypatch:
     moved = not torch.equal(model.state()["parameters.0"], before)
     assert model.last.adapted == moved
     assert model.last.reason
+
+
+def parameters_of(model: AnyAdapter) -> Tensor:
+    return model.state()["parameters.0"]
+
+
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore:.*autograd kernel was not registered", "ignore:torch.quantize"
+)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_quantized_network_does_not_claim_to_adapt(method: str, optimizer: str) -> None:
+    """Quantized layers pass zeros back."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 5)).eval()
+    model = adapted(method, torch.ao.quantization.quantize_dynamic(net, {nn.Linear}), optimizer=optimizer)
+    before = parameters_of(model)
+    for x in textbook.batches((8, 8)):
+        assert torch.isfinite(model(x)).all()
+        assert torch.equal(parameters_of(model), before)
+        assert (model.last.adapted, model.last.skipped) == (False, False)
+        assert "no parameter moved: the gradient is zero" in model.last.reason
+        assert "adapted=False" in repr(model.last)
+
+
+def test_a_saturated_loss_does_not_claim_to_adapt() -> None:
+    """A buffer on the scale 0 to 255 puts w, and the loss with it, to 0."""
+    images = torch.rand(20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    net = textbook.small_net()
+    net.fc.weight.data.mul_(10)
+    model = adapted("cretta", net, buffer=cretta.SourceBuffer(255 * images, augment="none"))
+    before = parameters_of(model)
+    with pytest.warns(UserWarning, match="differ in scale"):
+        model(images[:8])
+    assert (model.last.loss, model.last.weight) == (0.0, 0.0)
+    assert torch.equal(parameters_of(model), before)
+    assert not model.last.adapted
+    assert "a loss of zero has none" in model.last.reason
+
+
+@pytest.mark.parametrize(("lr", "steps"), [(1e-12, 1), (1e-12, 3), (1e-2, 1), (1e-2, 3)])
+@pytest.mark.parametrize("predict", ["before", "after"])
+def test_adapted_is_whether_parameters_changed(lr: float, steps: int, predict: str) -> None:
+    model = adapted("tent", optimizer="sgd", lr=lr, steps=steps, predict=predict)
+    for x in textbook.batches((8, 8)):
+        before = parameters_of(model)
+        model(x)
+        assert model.last.adapted == (not torch.equal(parameters_of(model), before)) == (lr > 1e-3)
+        assert (model.last.reason == "") == model.last.adapted
 
 
 class Idle(cretta.Adapter):
@@ -1193,6 +1250,33 @@ class Whole(cretta.Adapter):
         return Objective(cretta.functional.entropy(logits).mean(), logits)
 
 
+def test_a_class_is_as_good_as_a_name() -> None:
+    x = textbook.batches((8,))[0]
+    model = cretta.adapt(textbook.small_net(), Whole, lr=1e-2)
+    assert type(model) is Whole
+    assert torch.equal(model(x), Whole(textbook.small_net(), lr=1e-2)(x))
+    by_class = cretta.adapt(textbook.small_net(), cretta.CreTTA, buffer=buffer_of(), preset="cifar10+fast", beta=2.0)
+    by_name = adapted("cretta", preset="cifar10+fast", beta=2.0)
+    assert by_class.options == by_name.options
+    assert torch.equal(by_class(x), by_name(x))
+
+
+def test_a_class_that_is_no_method_is_refused() -> None:
+    class Nameless(cretta.Adapter):
+        facts = Whole.facts
+
+    with pytest.raises(OptionError, match=r"the class dict; expected the name of a method, or a subclass of cretta\."):
+        cretta.adapt(textbook.small_net(), dict)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"Nameless is not a method: it has no name.*set name and facts"):
+        cretta.adapt(textbook.small_net(), Nameless)
+    with pytest.raises(OptionError, match="Adapter is not a method"):
+        cretta.adapt(textbook.small_net(), cretta.Adapter)
+    with pytest.raises(OptionError, match="unknown method 3"):
+        cretta.adapt(textbook.small_net(), 3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="busy='never': must be one of 'wait', 'raise'"):
+        adapted("tent", busy="never")
+
+
 def test_a_method_may_learn_everything() -> None:
     net, stream = textbook.small_net(dtype=torch.float64), textbook.batches(dtype=torch.float64)
     theta = textbook.batch_statistics(net).requires_grad_(True)
@@ -1276,7 +1360,7 @@ def test_two_threads_at_once(gate: type[Gate], tmp_path: Path) -> None:
     expected = [undisturbed(x) for x in (first, second)]
     net = Waiting()
     net.load_state_dict(textbook.small_net().state_dict())
-    model = adapted("cretta", net, lr=1e-2, statistics="moving")
+    model = adapted("cretta", net, lr=1e-2, statistics="moving", busy="raise")
     answers: list[Tensor] = []
     thread = threading.Thread(target=lambda: answers.append(model(first)))
     thread.start()
@@ -1298,6 +1382,75 @@ def test_two_threads_at_once(gate: type[Gate], tmp_path: Path) -> None:
     assert torch.equal(answers[0], expected[0])
     assert torch.equal(model(second), expected[1])
     textbook.assert_bits(model.state(), undisturbed.state())
+
+
+class Announced:
+    """A lock that says when somebody begins to wait for it."""
+
+    def __init__(self) -> None:
+        self.lock, self.waiting = threading.Lock(), threading.Event()
+
+    def acquire(self, blocking: bool) -> bool:
+        if self.lock.acquire(blocking=False):
+            return True
+        self.waiting.set()
+        return blocking and self.lock.acquire()
+
+    def release(self) -> None:
+        self.lock.release()
+
+
+@pytest.mark.parametrize("use", ["predict", "call", "save"])
+def test_others_wait_while_a_thread_adapts(gate: type[Gate], use: str, tmp_path: Path) -> None:
+    """And find the model as that batch left it."""
+    first, second = textbook.batches((8, 8))
+    undisturbed = adapted("cretta", lr=1e-2)
+    undisturbed(first)
+    net = Waiting()
+    net.load_state_dict(textbook.small_net().state_dict())
+    model = adapted("cretta", net, lr=1e-2)
+    model._busy = lock = Announced()  # type: ignore[assignment]
+    uses: dict[str, Callable[[AnyAdapter, str], object]] = {
+        "predict": lambda one, name: one.predict(second),
+        "call": lambda one, name: one(second),
+        "save": lambda one, name: one.save(tmp_path / name),
+    }
+    answers: list[object] = []
+    adapting = threading.Thread(target=lambda: model(first))
+    adapting.start()
+    assert gate.entered.wait(20)
+    other = threading.Thread(target=lambda: answers.append(uses[use](model, "waited")))
+    other.start()
+    assert lock.waiting.wait(20)
+    assert answers == []
+    gate.opened.set()
+    for thread in (adapting, other):
+        thread.join(20)
+        assert not thread.is_alive()
+    (answer,) = answers
+    expected = uses[use](undisturbed, "undisturbed")
+    if use == "save":
+        parts = [load_file(tmp_path / name) for name in ("waited", "undisturbed")]
+        assert torch.equal(parts[0]["parameters.0"], parts[1]["parameters.0"])
+    else:
+        assert isinstance(answer, Tensor)
+        assert isinstance(expected, Tensor)
+        assert torch.equal(answer, expected)
+    textbook.assert_bits(model.state(), undisturbed.state())
+
+
+@pytest.mark.parametrize("busy", ["wait", "raise"])
+def test_a_network_that_calls_its_own_adapter_is_told_so(busy: str) -> None:
+    """In one thread, waiting would never end."""
+    model = adapted("tent", busy=busy)
+    x = textbook.batches((8,))[0]
+    before = everything(model)
+    handle = model.model.module.get_submodule("fc").register_forward_hook(lambda *_: model.predict(x))
+    with pytest.raises(BusyError, match=r"in this very thread.*Nothing was changed"):
+        model(x)
+    textbook.assert_bits(everything(model), before)
+    handle.remove()
+    model(x)
 
 
 def test_an_error_does_not_leave_it_busy() -> None:

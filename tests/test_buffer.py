@@ -399,6 +399,8 @@ def test_a_batch_of_other_images_does_not_fit() -> None:
     buffer = SourceBuffer(pixels(), augment="none")
     with pytest.raises(BatchError, match="build the buffer from what net takes"):
         buffer.batch(0, 2, like=torch.zeros(2, 1, SIDE, SIDE))
+    with pytest.raises(BatchError, match=rf"shape \(3, {SIDE}, {SIDE}\), the batch of \(3, {2 * SIDE}, {SIDE}\)"):
+        buffer.batch(0, 2, like=torch.zeros(2, 3, 2 * SIDE, SIDE))
     with pytest.raises(BatchError, match="build the buffer from what net takes"):
         buffer.batch(0, 2, like=torch.zeros(2, 3))
 
@@ -536,10 +538,10 @@ def test_a_buffer_looked_at_in_inference_mode_still_serves_an_adapter() -> None:
     looked_at = SourceBuffer(pixels(2 * BLOCK))
     with torch.inference_mode():
         looked_at.batch(0, 4)
-    for buffer in (made_inside, looked_at):
+    for buffer, draw in ((made_inside, torch.randn), (looked_at, torch.rand)):
         model = adapt(Net(), "cretta", buffer=buffer)
         for _ in range(3):
-            model(torch.rand(BLOCK // 2 + 1, 3, SIDE, SIDE))
+            model(draw(BLOCK // 2 + 1, 3, SIDE, SIDE))
         assert model.last.adapted
 
 

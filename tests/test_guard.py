@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cretta import Adapter, CollapseWarning, Facts, Guard, Objective, SourceBuffer, adapt
-from cretta.errors import OptionError
+from cretta.errors import BatchError, OptionError
 from cretta.functional import energy
 
 CLASSES = 4
@@ -204,11 +204,11 @@ def test_off_by_default_and_one_forward_when_on(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["source", "bn_adapt"])
-def test_what_does_not_learn_is_not_watched(method: str) -> None:
-    model = adapt(trained(), method, guard="rollback")
-    FORWARDS.clear()
-    model(stream(1)[0])
-    assert len(FORWARDS) == 1
+def test_what_does_not_learn_takes_no_guard(method: str) -> None:
+    for guard in ("warn", Guard(action="rollback")):
+        with pytest.raises(OptionError, match=rf"guard='(warn|rollback)'.*{method} learns nothing.*Leave guard out"):
+            adapt(trained(), method, guard=guard)
+    assert adapt(trained(), method, guard=None).options.guard is None
 
 
 @pytest.mark.parametrize("predict", ["before", "after"])
@@ -295,10 +295,9 @@ def test_the_warning_points_to_the_callers_line() -> None:
     assert [Path(w.filename).name for w in caught] == [Path(__file__).name]
 
 
-@pytest.mark.parametrize("kind", [Patient, Poisoned])
 @pytest.mark.parametrize("statistics", ["batch", "mixture", "moving"])
-def test_rollback_returns_to_the_last_healthy_state(kind: type[Patient], statistics: str) -> None:
-    model = patient(kind, statistics=statistics, lr=1e-4, guard=prompt("rollback"))
+def test_rollback_returns_to_the_last_healthy_state(statistics: str) -> None:
+    model = patient(statistics=statistics, lr=1e-4, guard=prompt("rollback"))
     initial = model.state()
     for x in stream(3):
         model(x)
@@ -376,9 +375,8 @@ def test_after_an_alarm_the_averages_start_anew(action: str) -> None:
     assert [text for text, _ in run_on(model, stream(5, start=1))] == [""] * 5
 
 
-@pytest.mark.parametrize("kind", [Patient, Poisoned])
-def test_reset_goes_straight_to_the_source(kind: type[Patient]) -> None:
-    model = patient(kind, lr=1e-4, guard=prompt("reset"))
+def test_reset_goes_straight_to_the_source() -> None:
+    model = patient(lr=1e-4, guard=prompt("reset"))
     initial = model.state()
     for x in stream(3):
         model(x)
@@ -444,27 +442,53 @@ def test_drifting_energies_are_noticed(kind: type[Patient], most: float, sign: s
     assert (moved < 0) == (sign == "-")
 
 
-@pytest.mark.parametrize("action", ["warn", "rollback", "reset"])
-def test_predictions_that_are_not_finite_are_noticed(action: str) -> None:
-    model = patient(Poisoned, guard=prompt(action))
-    model(stream(1)[0])
+@pytest.mark.parametrize("guard", [None, prompt("warn"), prompt("rollback"), prompt("reset")])
+def test_an_update_that_ruins_the_logits_is_undone(guard: Guard | None) -> None:
+    """Where the logits returned are those after the update, nothing is left to notice."""
+    model, undisturbed = (patient(Poisoned, guard=guard) for _ in range(2))
+    batches = stream(4)
+    for each in (model, undisturbed):
+        each(batches[0])
+    before, predicted = model.state(), model.predict(batches[1])
     model.ill = True
-    with pytest.warns(CollapseWarning, match="predictions are not finite"):
-        found = model(stream(1, start=1)[0])
-    assert bool(torch.isfinite(found).all()) is (action != "warn")
-
-
-def test_one_batch_that_is_not_finite_does_not_poison_the_averages() -> None:
-    model = patient(Poisoned, guard=prompt("rollback"))
-    batches = stream(5)
-    model(batches[0])
-    model.ill = True
-    with pytest.warns(CollapseWarning):
-        model(batches[1])
+    assert torch.equal(model(batches[1]), predicted)
+    assert (model.last.adapted, model.last.skipped, model.last.guard) == (False, True, "")
+    assert "the logits after the update are not finite" in model.last.reason
+    assert same(model.state(), before)
     model.ill = False
     for x in batches[2:]:
-        model(x)
+        assert torch.equal(model(x), undisturbed(x))
         assert model.last.guard == ""
+
+
+def ruined(action: str) -> Patient:
+    """Logits returned are those before the update: what an update ruined shows with the next batch."""
+    model = patient(Poisoned, predict="before", guard=prompt(action))
+    for x, model.ill in zip(stream(2), (False, True), strict=True):
+        model(x)
+    model.ill = False
+    return model
+
+
+@pytest.mark.parametrize("action", ["rollback", "reset"])
+def test_predictions_that_are_not_finite_are_noticed(action: str) -> None:
+    model, (first, *others) = ruined(action), stream(3, start=2)
+    with pytest.warns(CollapseWarning, match="predictions are not finite"):
+        found = model(first)
+    assert bool(torch.isfinite(found).all())
+    for x in others:
+        assert bool(torch.isfinite(model(x)).all())
+        assert model.last.guard == ""
+
+
+@pytest.mark.filterwarnings("ignore::cretta.CollapseWarning")
+def test_predictions_that_are_not_finite_are_never_returned() -> None:
+    model, (x,) = ruined("warn"), stream(1, start=2)
+    for use in (model, model.predict):
+        with pytest.raises(BatchError, match=r"the logits are not finite.*If every batch ends so, call reset\(\)"):
+            use(x)
+    model.reset()
+    assert bool(torch.isfinite(model(x)).all())
 
 
 # Settings

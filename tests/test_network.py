@@ -105,6 +105,7 @@ def test_the_copys_buffers_are_its_own() -> None:
 # Logits in what a network returns.
 
 Pair = namedtuple("Pair", ["logits", "aux"])
+Triple = namedtuple("Triple", ["loss", "logits", "aux"])
 
 
 @dataclass
@@ -122,8 +123,11 @@ class Output:
         lambda z: OrderedDict(loss=None, logits=z),
         lambda z: SimpleNamespace(logits=z),
         lambda z: Pair(z, None),
+        lambda z: Triple(None, z, None),
+        lambda z: (z, None),
+        lambda z: (z,),
     ],
-    ids=["tensor", "dataclass", "dict", "ordered dict", "namespace", "named tuple"],
+    ids=["tensor", "dataclass", "dict", "ordered dict", "namespace", "pair", "named tuple", "tuple", "tuple of one"],
 )
 def test_logits_are_found(wrap: Any) -> None:
     z = torch.randn(3, 4)
@@ -143,7 +147,9 @@ def test_double_logits_stay_double() -> None:
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ((torch.zeros(3, 4),), "returned tuple"),
+        ((), "returned tuple"),
+        ((None, torch.zeros(3, 4)), "returned tuple"),
+        ([torch.zeros(3, 4)], "returned list"),
         ([1.0], "returned list"),
         (None, "returned NoneType"),
         ({"output": torch.zeros(3, 4)}, "returned dict"),
@@ -166,6 +172,11 @@ def test_whole_numbers_are_no_logits() -> None:
 
 
 # Calling.
+
+
+class Logarithm(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log(x + 1e-9)
 
 
 def test_a_wrong_rank_is_explained() -> None:
@@ -203,6 +214,31 @@ def test_probabilities_and_single_numbers_are_no_logits() -> None:
         classifier(net)(textbook.batches((4,))[0])
     with pytest.raises(ModelError, match="at least two classes"):
         classifier(nn.Linear(3, 1))(torch.zeros(4, 3))
+
+
+@pytest.mark.parametrize(
+    "end", [nn.LogSoftmax(1), nn.Sequential(nn.Softmax(1), Logarithm())], ids=["at once", "by log"]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("classes", [2, 5, 1000])
+@pytest.mark.parametrize("confidence", [0.0, 1.0, 30.0])
+def test_log_probabilities_are_no_logits(end: nn.Module, dtype: torch.dtype, classes: int, confidence: float) -> None:
+    """Their energy is 0 within rounding, whatever the image is."""
+    net = nn.Sequential(nn.Linear(3, classes), end).to(dtype)
+    net.get_parameter("0.weight").data.mul_(confidence)
+    model, x = classifier(net), torch.randn(7, 3, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        with pytest.raises(
+            ModelError, match=r"log-probabilities.*expected logits, from before the log_softmax: remove"
+        ):
+            model(x)
+
+
+def test_logits_that_are_no_log_probabilities() -> None:
+    """One row whose logsumexp is 0 among others, and all rows with another one in common."""
+    z = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    for logits in (torch.cat([z[:1].log_softmax(1), z[1:]]), z.log_softmax(1) + 0.01, torch.zeros(4, 5)):
+        assert torch.equal(classifier(nn.Identity())(logits), logits)
 
 
 def test_a_network_that_flattens_by_view_takes_channels_last_batches() -> None:

@@ -179,7 +179,7 @@ def test_the_first_layers_average_is_the_law_in_closed_form() -> None:
 
 def test_source_batches_are_no_part_of_the_stream() -> None:
     net, (x, *_) = net_and_stream()
-    images = 30 + 5 * textbook.source_images(8, dtype=DOUBLE)
+    images = 3 - 2 * textbook.source_images(8, dtype=DOUBLE)
     buffer = cretta.SourceBuffer(images, augment="none")
     model = cretta.adapt(net, "cretta", buffer=buffer, statistics="moving", batch_weight=ALPHA, lr=1e-14)
     without = cretta.adapt(net, "bn_adapt", statistics="moving", batch_weight=ALPHA)

@@ -42,7 +42,7 @@ def array(count: int = COUNT, labels: bool = False) -> ArrayDataset:
 
 
 def adapter(method: str = "cretta", **options: Any) -> AnyAdapter:
-    buffer = cretta.SourceBuffer(textbook.source_images(20), augment="none")
+    buffer = cretta.SourceBuffer(textbook.source_images(20).sigmoid(), augment="none")
     return cretta.adapt(textbook.small_net(), method, buffer=buffer, **{"lr": 1e-2, **options})
 
 
@@ -294,7 +294,7 @@ def test_another_run_is_refused_and_told_what_differs(tmp_path: Path) -> None:
     output = tmp_path / "out.csv"
     stop_after(3, output)
     before = listing(tmp_path)
-    other = cretta.SourceBuffer(textbook.source_images(21), augment="none")
+    other = cretta.SourceBuffer(textbook.source_images(21).sigmoid(), augment="none")
     cases: list[tuple[str, Callable[[], object]]] = [
         ("lr was 0.01 and is 0.02", lambda: again(adapter(lr=0.02))),
         ('method was "cretta" and is "tent"', lambda: again(adapter("tent"))),
@@ -310,7 +310,7 @@ def test_another_run_is_refused_and_told_what_differs(tmp_path: Path) -> None:
     ]
 
     def used(model: AnyAdapter) -> AnyAdapter:
-        model(textbook.batches((8,))[0])
+        model(textbook.batches((8,))[0].sigmoid())
         return model
 
     def again(model: AnyAdapter, dataset: ArrayDataset | None = None, **options: Any) -> Summary:
@@ -714,7 +714,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu(tmp_path: Path) -> None:
-    buffer = cretta.SourceBuffer(textbook.source_images(20), augment="none")
+    buffer = cretta.SourceBuffer(textbook.source_images(20).sigmoid(), augment="none")
     model = cretta.adapt(textbook.small_net().cuda(), "cretta", buffer=buffer, lr=1e-2)
     predict(array(), model, output=tmp_path / "gpu.parquet", batch_size=BATCH)
     predict(array(), adapter(), output=tmp_path / "cpu.parquet", batch_size=BATCH)

@@ -670,7 +670,7 @@ def test_a_rewriting_that_is_wrong_is_refused(case: str, confidence: float, monk
     logits = [expected(x) for x in stream]
     asked = []
 
-    def wrong(module: nn.Module, *, learns: bool) -> nn.Module:
+    def wrong(module: nn.Module, *, learns: bool, call: object) -> nn.Module:
         asked.append(learns)
         return WRONG[case](module)
 
@@ -687,14 +687,14 @@ def test_wrong_logits_of_the_source_model_are_refused(monkeypatch: pytest.Monkey
     buffer = cretta.SourceBuffer(textbook.source_images(8), augment="none")
     expected = cretta.adapt(net, "cretta", buffer=buffer, fuse=False, lr=1e-2)
     logits = [expected(x) for x in stream]
-    monkeypatch.setattr(cretta.network, "rewritten", lambda module, *, learns: Off(module, by=0.0 if learns else 0.5))
+    monkeypatch.setattr(cretta.network, "rewritten", lambda module, learns, call: Off(module, 0.0 if learns else 0.5))
     model = cretta.adapt(net, "cretta", buffer=buffer, fuse=True, lr=1e-2)
     for x, other in zip(stream, logits, strict=True):
         assert_close(model(x), other, 1e-6)
 
 
 def test_a_rewriting_that_is_right_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cretta.network, "rewritten", lambda module, *, learns: Off(module))
+    monkeypatch.setattr(cretta.network, "rewritten", lambda module, **_: Off(module))
     model, (x,) = cretta.adapt(textbook.small_net(), "tent", fuse=True), textbook.batches((6,))
     model(x)
     assert isinstance(model.model._fused, Off)

@@ -7,7 +7,7 @@ import inspect
 import json
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -21,9 +21,10 @@ from cretta.buffer import SourceBuffer
 from cretta.errors import BatchError, BusyError, ModelError, OptionError, StateError
 from cretta.functional import energy
 from cretta.guard import Watch
-from cretta.learner import NOT_FINITE, Learner
+from cretta.inputs import InputRange
+from cretta.learner import NO_LOGITS, NOT_FINITE, Learner, Mark, parts
 from cretta.method import Facts, Objective, Options, Record
-from cretta.network import Classifier, FlatParameters, compiled, share
+from cretta.network import Arguments, Classifier, FlatParameters, compiled, share
 from cretta.norm import NormStatistics, StreamAverage, norm_layers, norm_parameter_names, under
 from cretta.options import unknown
 
@@ -78,7 +79,8 @@ class Adapter(Learner, Generic[OptionsT]):
             )
         if not self.name:
             raise OptionError(
-                f"{type(self).__name__} is no method; use cretta.adapt(net, 'cretta', …), or a method's class."
+                f"{type(self).__name__} is not a method: it has no name. Use cretta.adapt(net, 'cretta', …), or a "
+                "method's class; in a class of your own, set name and facts."
             )
         if buffer is not None and not isinstance(buffer, SourceBuffer):
             raise OptionError(
@@ -88,12 +90,19 @@ class Adapter(Learner, Generic[OptionsT]):
         self.options: OptionsT = self.option_type.make(self.name, self.preset_options(preset), options)  # type: ignore[assignment]  # option_type is the subclass's
         self.buffer = buffer
         self.net: nn.Module = getattr(net, "_orig_mod", net)  # under torch.compile lies the module itself
-        if "skip" in options:
-            self._check_skip()
+        if self.options.guard is not None and self.facts.updates == "nothing":
+            raise OptionError(
+                f"guard={self.options.guard.action!r}: a guard watches what learning does to the model, and "
+                f"{self.name} learns nothing. Leave guard out, or use a method that learns, such as 'tent' or 'cretta'."
+            )
+        self.skip = self._skipped_layers(by_user="skip" in options, preset=preset)
+        """Full names of the layers that do not learn, with all below them."""
         self.statistics = self.options.statistics or self.facts.statistics
         self.logits_from = self.options.predict or self.facts.logits
-        self.last = Record(size=0, adapted=False, skipped=False, reason="no batch yet")
+        self.last = Record(size=0, moved=None, skipped=False, note="no batch yet")
         self._busy = threading.Lock()
+        self._user: int | None = None
+        self._arguments = Arguments()
         self._frozen: dict[str, Classifier] = {}
         self._net_fingerprint: str | None = None
         with torch.inference_mode(False):
@@ -102,6 +111,7 @@ class Adapter(Learner, Generic[OptionsT]):
             self.initial = self.state()
             """The state before the first batch."""
         self._watch = Watch(self.options.guard) if self.options.guard else None
+        self._inputs = InputRange(self.buffer if self.facts.source_data else None)
 
     @classmethod
     def preset_options(cls, preset: str | None) -> dict[str, Any]:
@@ -113,12 +123,24 @@ class Adapter(Learner, Generic[OptionsT]):
             found |= cls.presets[name]
         return found
 
-    def _check_skip(self) -> None:
-        """A preset's names may not be there; those a user gives should."""
+    def _skipped_layers(self, *, by_user: bool, preset: str | None) -> tuple[str, ...]:
+        """Return full names: a user gives them; a preset's match at any depth, for networks that were wrapped."""
         names = {name for name, _ in [*self.net.named_modules(), *self.net.named_parameters()] if name}
-        for layer in self.options.skip:
-            if layer not in names:
-                raise unknown("layer in skip=", layer, names)
+        skip = self.options.skip
+        if by_user:
+            for layer in skip:
+                if layer not in names:
+                    raise unknown("layer in skip=", layer, names)
+            return skip
+        matches = {layer: sorted(name for name in names if f".{name}".endswith(f".{layer}")) for layer in skip}
+        missing = [layer for layer in skip if not matches[layer]]
+        if missing:
+            warnings.warn(
+                f"preset={preset!r} keeps {', '.join(missing)} from learning, and {type(self.net).__name__} has no "
+                "layer of that name; say which layers should not learn by skip=(…), or skip=() for none.",
+                stacklevel=4,
+            )
+        return tuple(name for layer in skip for name in matches[layer])
 
     def _build(self) -> None:
         learning = self._learning_names()
@@ -135,20 +157,28 @@ class Adapter(Learner, Generic[OptionsT]):
     def _classifier(self, module: nn.Module, statistics: str, *, learns: bool) -> Classifier:
         o = self.options
         norms = NormStatistics(module, statistics, o.batch_weight, self.average)
-        return Classifier(module, norms, learns=learns, fuse=o.fuse, compiles=o.compile, precision=o.precision)
+        return Classifier(
+            module,
+            norms,
+            self._arguments,
+            learns=learns,
+            fuse=o.fuse,
+            compiles=o.compile,
+            precision=o.precision,
+        )
 
     def _learning_names(self) -> list[str]:
         if self.facts.updates == "nothing":
             return []
         if self.facts.updates == "all":
-            names = [name for name, _ in self.net.named_parameters() if not under(name, self.options.skip)]
+            names = [name for name, _ in self.net.named_parameters() if not under(name, self.skip)]
         else:
-            names = norm_parameter_names(self.net, self.options.skip)
+            names = norm_parameter_names(self.net, self.skip)
         if not names:
             raise ModelError(
                 compiled(self.net)
                 or f"{type(self.net).__name__} has {'no parameter' if self.facts.updates == 'all' else NO_NORM}"
-                f"{' outside ' + repr(self.options.skip) if self.options.skip else ''}, and {self.name} updates "
+                f"{' outside ' + repr(self.skip) if self.skip else ''}, and {self.name} updates "
                 "nothing else. Needed is BatchNorm, GroupNorm, LayerNorm, InstanceNorm or RMSNorm with affine "
                 "parameters; cretta.adapt(net, 'source') predicts with any model."
             )
@@ -184,47 +214,62 @@ class Adapter(Learner, Generic[OptionsT]):
 
     # What everybody calls.
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Predicts ``x``, a batch of what ``net`` takes, and adapts to it; returns logits (B, C)."""
+    def __call__(self, x: Tensor | Mapping[str, Any] | None = None, /, **named: Any) -> Tensor:
+        """Predict a batch of what ``net`` takes, and adapt to it; return logits (B, C), all of them finite.
+
+        The batch is one tensor, passed as ``net`` takes it: ``model(x)``, ``model(pixel_values=x)``, or
+        ``model({"pixel_values": x})``, which is the same as the second. Keywords that are not tensors are passed on to
+        ``net``, with source samples too. The output of ``net`` may be the logits, an object with ``.logits``, a mapping
+        with ``["logits"]``, or a tuple that begins with them.
+        """
         with self._alone():
-            x = self._usable(x)
+            x = self._usable(x, named)
+            self._unmeasured = x if x.is_floating_point() else None
             self._undo.clear()
-            ways_back = [self.mark()] + ([self._watch.mark()] if self._watch is not None else [])
+            start = self.mark()
+            ways_back = [start.back] + ([self._watch.mark()] if self._watch is not None else [])
             try:
-                start, counted = ways_back[0], self.memory.get("batches")
+                counted = self.memory.get("batches")
                 if self.options.episodic:
                     self.load(self.initial)
                 due = self._is_due(counted)
                 if self.options.episodic or self.options.adapt_every > 1:
                     start = self.mark()
-                logits, self.last = self._follow(x, start, due)
+                logits, record = self._follow(x, start, due)
+                if self._far:
+                    ways_back[0]()
+                    self._inputs.warn_far(x)
+                else:
+                    self._inputs.follow(x)
+                self.last = record
             except BaseException:
                 for back in ways_back:
                     back()
                 raise
             return logits
 
-    def _follow(self, x: Tensor, back: Callable[[], None], due: bool) -> tuple[Tensor, Record]:
-        watch = self._watch if self.optimizer is not None else None
+    def _follow(self, x: Tensor, start: Mark, due: bool) -> tuple[Tensor, Record]:
+        watch = self._watch
         before = self.state() if watch is not None and watch.due else None
-        objective, updates, reason = self._learn(x, back) if due else self._only_predict(x)
-        if not self.finite():
-            self._refuse(x)
-        # An update left out makes "after" the same as "before".
-        late = updates > 0 and not reason and self.logits_from == "after"
-        logits = self.answer(x) if late else objective.logits.detach()
-        reference = self.unadapted(x) if before is not None else None
+        objective, updates, reason = self._learn(x, start) if due else self._only_predict(x)
+        if self._far:
+            self.average.seen, watch = {}, None
+        logits = objective.logits.detach()
+        reference = self.unadapted(x) if before is not None and watch is not None else None
         self.average.commit()
         noticed, undone = "", False
         if watch is not None:
             # Logits from before the update speak of the state before it.
+            late = updates > 0 and not reason and self.logits_from == "after"
             judged = self.state() if before is not None and late else before
             logits, noticed, undone = watch.over(self, x, logits, reference, judged)
+        if not bool(torch.isfinite(logits).all()) if undone else reason == NO_LOGITS:
+            raise self._without_answer(x)
         values = {"energy": energy(logits, self.options.temperature).mean(), **objective.notes}
         if objective.loss is not None:
             values["loss"] = objective.loss.detach()
-        adapted = updates > 0 and not undone
-        return logits, Record(len(x), adapted, bool(reason), reason or objective.reason, noticed, values)
+        moved = self.moved(start) if updates > 0 and not undone else None
+        return logits, Record(len(x), moved, bool(reason), reason or objective.reason, noticed, values)
 
     def _is_due(self, counted: Tensor | None) -> bool:
         """Counts this batch, after those ``counted``, and tells whether it is one to learn from."""
@@ -235,43 +280,76 @@ class Adapter(Learner, Generic[OptionsT]):
         return before % self.options.adapt_every == 0
 
     def _only_predict(self, x: Tensor) -> tuple[Objective, int, str]:
-        reason = f"learns from one batch in {self.options.adapt_every}"
-        return Objective(None, self.answer(x), reason), 0, ""
+        objective = Objective(None, self.answer(x), f"learns from one batch in {self.options.adapt_every}")
+        self._unchecked.append(objective.logits)
+        return objective, 0, self._check(x, objective.logits)
 
-    def _learn(self, x: Tensor, back: Callable[[], None]) -> tuple[Objective, int, str]:
-        """The last step's objective, how many steps were taken, and why one was left out."""
+    def _learn(self, x: Tensor, start: Mark) -> tuple[Objective, int, str]:
+        """Return the last objective, with the logits to answer with, the number of steps, and why one was left out."""
         if self.optimizer is None:
             with torch.no_grad():
-                return self.objective(x), 0, ""
+                objective = self.objective(x)
+            self._unchecked.append(objective.logits)
+            return objective, 0, self._check(x, objective.logits)
         for step in range(self.options.steps):
             if step > 0:
-                back = self.mark()
-            with torch.enable_grad():
-                objective = self.objective(x)
-                reason = self.update(x, objective)
-            if reason == NOT_FINITE:
-                self._refuse(x)
+                start = self.mark()
+            self._postponed = self.logits_from == "after" and step == self.options.steps - 1
+            try:
+                with torch.enable_grad():
+                    objective = self.objective(x)
+                    self._unchecked.append(objective.logits.detach())
+                    reason = self.update(x, objective)
+                after = self.answer(x) if self._postponed and not reason else None
+            finally:
+                self._postponed = False
+            self._unchecked += [] if after is None else [after]
+            refused = reason == NOT_FINITE
+            reason = self._check(x, objective.logits, refused=refused) or reason
             if reason:
                 # The stream's statistics are no part of a step, but those of a batch that makes it fail are suspect.
-                seen = self.average.seen if reason != NOT_FINITE else {}
-                back()
+                seen = self.average.seen if reason not in (NOT_FINITE, NO_LOGITS) else {}
+                start.back()
                 self.average.seen = seen
                 return objective, step, reason
+            if after is not None:
+                objective.logits = after
         return objective, self.options.steps, ""
+
+    def _check(self, x: Tensor, logits: Tensor, *, refused: bool = False) -> str:
+        """Say why not to learn from a batch that fails the check :meth:`finite`, or was ``refused`` by it before."""
+        if self.finite() and not refused:
+            return ""
+        self._refuse(x)
+        if not bool(torch.isfinite(logits).all()):
+            return NO_LOGITS
+        return self._inputs.reason if self._far else NOT_FINITE
+
+    def _without_answer(self, x: Tensor) -> BatchError:
+        low, high = (float(value) for value in torch.aminmax(x))
+        return BatchError(
+            f"{NO_LOGITS}; nothing was changed. Expected are inputs on the scale that net was trained on, got values "
+            f"from {low:.3g} to {high:.3g}; rescale or drop the batch. If every batch ends so, call reset()."
+        )
+
+    def largest_norm(self, x: Tensor) -> Tensor | None:
+        """Return the Euclidean norm above which a batch is far outside the usual range; None if that is not known."""
+        return self._inputs.limit(x)
 
     def answer(self, x: Tensor) -> Tensor:
         """Logits of the model as it is now."""
         with torch.no_grad():
             return self.model(x)
 
-    def predict(self, x: Tensor) -> Tensor:
-        """Predicts with the model as it is now and changes nothing; returns logits (B, C)."""
+    def predict(self, x: Tensor | Mapping[str, Any] | None = None, /, **named: Any) -> Tensor:
+        """Predict with the model as it is now and change nothing; takes and returns the same as a call."""
         with self._alone():
             try:
-                x = self._usable(x)
+                x = self._usable(x, named)
                 logits = self.answer(x)
-                if not self.finite():
-                    self._refuse(x)
+                self._unchecked = [logits, *([x] if x.is_floating_point() else [])]
+                if self._check(x, logits) == NO_LOGITS:
+                    raise self._without_answer(x)
                 return logits
             finally:
                 self.average.seen = {}
@@ -280,13 +358,14 @@ class Adapter(Learner, Generic[OptionsT]):
         """Back to the source model: parameters, optimiser, statistics, memory and generator."""
         with self._alone():
             self.load(self.initial)
+            self._inputs = InputRange(self._inputs.buffer)
             if self._watch is not None:
                 self._watch = Watch(self._watch.guard)
 
     def save(self, path: str | Path) -> None:
         """Writes everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
         with self._alone():
-            state = self.state()
+            state = self.state() | {f"range.{name}": value for name, value in self._inputs.state().items()}
             if self._watch is not None:
                 state |= {f"guard.{name}": value for name, value in self._watch.state().items()}
             states.write(path, state, self._description())
@@ -309,8 +388,8 @@ class Adapter(Learner, Generic[OptionsT]):
                 raise StateError(
                     f"{path} does not fit: it was saved with {other}; build the adapter with the same options."
                 )
-            guard = {n[len("guard.") :]: t for n, t in state.items() if n.startswith("guard.")}
-            state = {n: t for n, t in state.items() if not n.startswith("guard.")}
+            guard, inputs = dict(parts("guard.", state)), dict(parts("range.", state))
+            state = {n: t for n, t in state.items() if not n.startswith(("guard.", "range."))}
             try:
                 self.check(state, self.initial, same_device=saved.get("device") == here["device"])
             except StateError as wrong:
@@ -318,6 +397,7 @@ class Adapter(Learner, Generic[OptionsT]):
             if other:
                 warnings.warn(f"{path} was saved with {other}; the options of this adapter stay.", stacklevel=2)
             self.load(state)
+            self._inputs.load(inputs, self.generator.device)
             if self._watch is not None:
                 self._watch.load(guard, self.generator.device)
 
@@ -362,31 +442,34 @@ class Adapter(Learner, Generic[OptionsT]):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        if not self._busy.acquire(blocking=False):
+        here = threading.get_ident()
+        if self._user == here:
             raise BusyError(
-                "this adapter is in the middle of a batch in another thread. Nothing was changed; put a lock or a "
-                "queue before it, or give each thread an adapter of its own."
+                "this adapter is in the middle of a batch in this very thread, as when the network or a hook calls it. "
+                "Nothing was changed; call it after the batch."
             )
+        if not self._busy.acquire(blocking=self.options.busy == "wait"):
+            raise BusyError(
+                "this adapter is in the middle of a batch in another thread, and busy='raise'. Nothing was changed; "
+                "use busy='wait', put a queue before it, or give each thread an adapter of its own."
+            )
+        self._user = here
         try:
             # Callers may be in inference mode; tensors made there could not learn.
             with torch.inference_mode(False):
                 yield
         finally:
+            self._user = None
             self._busy.release()
 
-    def _usable(self, x: Tensor) -> Tensor:
-        if not isinstance(x, Tensor):
-            raise BatchError(
-                f"a batch must be a torch.Tensor, not {type(x).__name__}; convert an array with "
-                "torch.from_numpy(array), stack a list of tensors with torch.stack(images)."
-            )
+    def _usable(self, given: Tensor | Mapping[str, Any] | None, named: Mapping[str, Any]) -> Tensor:
+        x = self._arguments.read(given, named)
         if x.dim() < 2:
             raise BatchError(f"a batch of shape {tuple(x.shape)} has no batch dimension; add it with x.unsqueeze(0).")
         if x.numel() == 0:
             raise BatchError(f"the batch is empty (shape {tuple(x.shape)}); pass at least one sample.")
         # Whether it is finite is asked together with what comes of it: an answer now would make a GPU wait.
-        self._unchecked = [x.detach()] if x.is_floating_point() else []
-        self._passed_back = False
+        self._unchecked, self._unmeasured, self._passed_back, self._far = [], None, False, False
         x = x.clone() if x.is_inference() else x.detach()
         if x.dim() == 4 and self.options.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)

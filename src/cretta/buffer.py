@@ -143,8 +143,6 @@ class SourceBuffer:
 
         ``draw`` numbers the reading: with ``renew`` it decides the augmentation.
         """
-        if like is not None:
-            self._check_fit(like)
         index = torch.arange(start, start + count) % len(self)
         device = like.device if like is not None else self.images.device
         dtype = torch.float64 if like is not None and like.dtype == torch.float64 else torch.float32
@@ -158,18 +156,16 @@ class SourceBuffer:
                 images = _floats(self._augmented(index).to(device), dtype)
         if like is None:
             return images
+        if images.shape[1:] != like.shape[1:]:
+            raise BatchError(
+                f"the buffer holds samples of shape {tuple(images.shape[1:])}, the batch of {tuple(like.shape[1:])}; "
+                "build the buffer from what net takes."
+            )
         channels_last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
         return images.to(
             like.dtype if like.is_floating_point() else images.dtype,
             memory_format=torch.channels_last if channels_last else torch.contiguous_format,
         )
-
-    def _check_fit(self, like: Tensor) -> None:
-        if like.dim() != self.images.dim() or like.shape[1] != self.images.shape[1]:
-            raise BatchError(
-                f"the buffer holds samples of shape {tuple(self.images.shape[1:])}, the batch of "
-                f"{tuple(like.shape[1:])}; build the buffer from what net takes."
-            )
 
     def _augmented(self, index: Tensor) -> Tensor:
         assert self._augmentation is not None

@@ -10,7 +10,7 @@ class OptionError(CrettaError, ValueError):
 
 
 class BatchError(CrettaError, ValueError):
-    """A batch cannot be used: empty, wrong rank or not finite. Nothing has changed."""
+    """A batch cannot be used: empty, wrong rank, not finite, or with logits that are not. Nothing has changed."""
 
 
 class ModelError(CrettaError, ValueError):

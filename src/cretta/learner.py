@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -12,7 +13,8 @@ from cretta.method import Options
 from cretta.network import FlatParameters
 from cretta.norm import StreamAverage
 
-NOT_FINITE = "the loss or its gradient is not finite"
+NOT_FINITE = "the loss, its gradient or the logits after the update are not finite"
+NO_LOGITS = "the logits are not finite"
 OPTIMIZER_STATE = {
     "adam": ("step", "exp_avg", "exp_avg_sq"),
     "adamw": ("step", "exp_avg", "exp_avg_sq"),
@@ -36,6 +38,14 @@ def make_optimizer(options: Options, parameters: FlatParameters) -> torch.optim.
     return kind(flat, lr=o.lr, betas=(o.momentum, 0.999), weight_decay=o.weight_decay, fused=fused)
 
 
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A checkpoint in memory: the parameters, and a function that rolls back everything that evolves."""
+
+    parameters: list[Tensor]
+    back: Callable[[], None]
+
+
 class Learner:
     """Everything that evolves, and the few ways it does: a step, a snapshot, a return."""
 
@@ -49,7 +59,10 @@ class Learner:
         self.memory: dict[str, Tensor] = {}
         self._undo: list[Callable[[], object]] = []
         self._unchecked: list[Tensor] = []
+        self._unmeasured: Tensor | None = None
         self._passed_back = False
+        self._postponed = False
+        self._far = False
         self._remembered = OPTIMIZER_STATE[options.optimizer]
 
     def backward(self, loss: Tensor, *, more: bool = False) -> None:
@@ -67,17 +80,39 @@ class Learner:
             loss.backward()
 
     def finite(self) -> bool:
-        """Whether all gradients, and what else is to be checked, are finite numbers: one look at the device."""
+        """Return whether batch, logits, loss and gradients are finite, and the batch is not far outside its range.
+
+        This is one synchronization with the device. Where logits from after the update are returned, it is postponed
+        until these can be checked too: then the step is taken first, and rolled back if the check fails.
+        """
+        if self._postponed:
+            return True
         gradients = self.parameters.gradients() if self._passed_back else []
-        numbers, self._unchecked, self._passed_back = self._unchecked, [], False
+        numbers, batch = self._unchecked, self._unmeasured
+        self._unchecked, self._unmeasured, self._passed_back = [], None, False
         if not numbers:
             return True
         # A sum is finite for nearly all finite numbers; only if it is not does one look closer.
         everything = [*numbers, *gradients]
-        with torch.autocast(numbers[0].device.type, enabled=False):
-            sums = [t.sum(dtype=torch.promote_types(t.dtype, torch.float32)).to(numbers[0].device) for t in everything]
+        device, limit = numbers[0].device, None
+        with torch.autocast(device.type, enabled=False):
+            sums = [t.sum(dtype=torch.promote_types(t.dtype, torch.float32)).to(device) for t in everything]
+            if batch is not None:
+                size = torch.linalg.vector_norm(batch, dtype=torch.promote_types(batch.dtype, torch.float32))
+                limit = self.largest_norm(batch)
+                sums.append(size.to(device))
+                everything.append(batch)
             fine = torch.isfinite(sum(sums[1:], sums[0]))
-        return bool(fine) or all(bool(torch.isfinite(tensor).all()) for tensor in everything)
+            if limit is not None:
+                fine &= (size <= limit).to(device)
+        if bool(fine):
+            return True
+        self._far = limit is not None and bool(size > limit)
+        return not self._far and all(bool(torch.isfinite(tensor).all()) for tensor in everything)
+
+    def largest_norm(self, x: Tensor) -> Tensor | None:
+        """Return the Euclidean norm above which a batch is far outside the usual range; None if that is not known."""
+        return None
 
     def step(self) -> None:
         """Lets the optimiser move the parameters by their gradients."""
@@ -101,7 +136,7 @@ class Learner:
         """Takes up a copy that :meth:`state` made."""
         self.parameters.move_to([state[f"parameters.{index}"] for index in range(len(self.parameters.flat))])
         for index, flat in enumerate(self.parameters.flat):
-            moments = {name: value.clone() for name, value in _under(f"optimizer.{index}.", state)}
+            moments = {name: value.clone() for name, value in parts(f"optimizer.{index}.", state)}
             # A fused optimiser counts its steps on the device, others on the CPU.
             fused = flat.device.type in FUSED_ON
             self._set_moments(index, {n: t.to(flat.device) if fused or n != "step" else t for n, t in moments.items()})
@@ -113,7 +148,7 @@ class Learner:
         # A file's tensors are on the CPU. Numbers belong with the network; whole ones are counters, read by the host.
         self.memory = {
             name: (value.to(device) if value.is_floating_point() else value).clone()
-            for name, value in _under("memory.", state)
+            for name, value in parts("memory.", state)
         }
         if state["generator"].numel() == self.generator.get_state().numel():
             self.generator.set_state(state["generator"].cpu())
@@ -140,8 +175,8 @@ class Learner:
         """For a method that writes into an entry of ``memory``, too large to be replaced: how to take it back."""
         self._undo.append(undo)
 
-    def mark(self) -> Callable[[], None]:
-        """Remembers where everything is and returns the way back.
+    def mark(self) -> Mark:
+        """Return a checkpoint of everything that evolves.
 
         Cheaper than :meth:`state`: what gets replaced, not written into, is not copied.
         """
@@ -161,7 +196,12 @@ class Learner:
             self.memory, self.average.values, self.average.seen = memory, values, {}
             self.generator.set_state(generator)
 
-        return back
+        return Mark(parameters, back)
+
+    def moved(self, since: Mark) -> Tensor:
+        """Return whether a parameter changed, as a tensor on the device: reading it would be a synchronization."""
+        apart = [(flat != before).any() for flat, before in zip(self.parameters.flat, since.parameters, strict=True)]
+        return torch.stack([one.to(apart[0].device) for one in apart]).any()
 
     def _moments(self, index: int) -> dict[str, Tensor]:
         kept = self.optimizer.state[self.parameters.flat[index]] if self.optimizer is not None else {}
@@ -172,5 +212,6 @@ class Learner:
             self.optimizer.state[self.parameters.flat[index]] = moments
 
 
-def _under(prefix: str, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def parts(prefix: str, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Return the entries of ``state`` whose names begin with ``prefix``, under the rest of their names."""
     return ((name[len(prefix) :], value) for name, value in state.items() if name.startswith(prefix))

@@ -15,6 +15,10 @@ from cretta.options import OptionSet, choice, flag, integer, number, option, tex
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 COMPILE = ("default", "reduce-overhead", "max-autotune")
+NOT_MOVED = (
+    "no parameter moved: the gradient is zero, or too small for the learning rate. Quantized layers pass no gradient "
+    "back, and a loss of zero has none"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,14 +68,25 @@ class Record:
 
     size: int
     """How many samples the batch had."""
-    adapted: bool
-    """Whether parameters were updated."""
+    moved: Tensor | None
+    """Whether the update changed a parameter, still on the device; None without an update, or if it was undone."""
     skipped: bool
     """Whether an update was due but left out; ``reason`` says why."""
-    reason: str = ""
+    note: str = ""
+    """The part of ``reason`` that is known without a synchronization."""
     guard: str = ""
     """What the guard noticed and did, if anything."""
-    values: Mapping[str, Tensor] = dataclasses.field(default_factory=dict, repr=False)
+    values: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    @property
+    def adapted(self) -> bool:
+        """Return whether parameters changed."""
+        return self.moved is not None and bool(self.moved)
+
+    @property
+    def reason(self) -> str:
+        """Say why parameters did not change, or what else happened to this batch."""
+        return self.note or (NOT_MOVED if self.moved is not None and not self.adapted else "")
 
     def __repr__(self) -> str:
         told = [f"size={self.size}", f"adapted={self.adapted}", f"skipped={self.skipped}"]
@@ -137,6 +152,7 @@ class Options(OptionSet):
     compile: str | None = choice(None, "torch.compile the network, in this mode, in the place of fuse", among=COMPILE)
     precision: str = choice("full", "bfloat16 runs the network under autocast", among=("full", "bfloat16"))
     guard: Guard | None = option(None, _guard, "what to do when the model collapses")
+    busy: str = choice("wait", "a call while another thread is in one waits, or raises", among=("wait", "raise"))
     seed: int = integer(0, "seed of everything random", at_least=0)
 
     def __post_init__(self) -> None:

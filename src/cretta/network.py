@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,15 +73,55 @@ def compiled(net: object) -> str:
     return ""
 
 
+@dataclasses.dataclass
+class Arguments:
+    """How a batch goes to the network: by position or under a name, with constants beside it.
+
+    All networks of an adapter share one, so that methods handle nothing but the batch's tensor.
+    """
+
+    name: str | None = None
+    constants: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def read(self, batch: object, named: Mapping[str, Any]) -> Tensor:
+        """Store how a batch was passed to the adapter, and return its tensor."""
+        if isinstance(batch, Mapping):
+            named = {**batch, **named}
+            batch = None
+        tensors = [name for name, value in named.items() if isinstance(value, Tensor)]
+        if len(tensors) > (batch is None):
+            passed = tensors if batch is None else ["one by position", *tensors]
+            raise BatchError(f"expected one torch.Tensor, got {', '.join(passed)}; pass the images alone.")
+        name = next(iter([*tensors, *named]), None) if batch is None else None
+        x = batch if name is None else named[name]
+        if not isinstance(x, Tensor):
+            raise BatchError(
+                f"a batch must be a torch.Tensor, not {type(x).__name__}; convert an array with "
+                "torch.from_numpy(array), stack a list of tensors with torch.stack(images)."
+            )
+        self.name, self.constants = name, {key: value for key, value in named.items() if key != name}
+        return x
+
+    def call(self, network: Callable[..., Any], x: Tensor) -> Any:
+        """Return what ``network`` returns for ``x`` passed in this way."""
+        return network(x, **self.constants) if self.name is None else network(**{self.name: x}, **self.constants)
+
+
 def logits_of(output: object, batch: int) -> Tensor:
-    """The (batch, classes) tensor in what a network returned: itself, its ``.logits`` or ``["logits"]``."""
+    """Return the (batch, classes) tensor in a network's output.
+
+    That is the output itself, its ``.logits`` or ``["logits"]``, or the first element of a tuple.
+    """
     logits = output
-    if not isinstance(output, Tensor):
-        logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(output, Mapping):
+        logits = output.get("logits")
+    elif not isinstance(output, Tensor):
+        logits = getattr(output, "logits", output[0] if isinstance(output, tuple) and output else None)
     if not isinstance(logits, Tensor):
         raise ModelError(
-            f"the network returned {type(output).__name__}; needed is a tensor of logits (batch, classes), or "
-            "an object with such a .logits. Wrap the network so that it returns its logits."
+            f"the network returned {type(output).__name__}; expected a tensor of logits (batch, classes), an object "
+            "with such a .logits or ['logits'], or a tuple that begins with it. Wrap the network so that it returns "
+            "its logits."
         )
     if logits.dim() != 2 or logits.shape[0] != batch:
         raise ModelError(
@@ -105,6 +146,7 @@ class Classifier:
         self,
         module: nn.Module,
         statistics: NormStatistics,
+        arguments: Arguments | None = None,
         *,
         learns: bool = True,
         fuse: bool = False,
@@ -113,12 +155,13 @@ class Classifier:
     ) -> None:
         self.module = module
         self.statistics = statistics
+        self.arguments = arguments if arguments is not None else Arguments()
         self._learns = learns
         self._precision = precision
         self._contiguous = False
         self._looked_at = False
         self._fused: nn.Module | None = None
-        self._rank = 0
+        self._fused_for: tuple[int, Arguments] | None = None
         self._overwrites = compiles in ("reduce-overhead", "max-autotune")
         self._settled = not fuse or compiles is not None or precision != "full"
         self._plain: Callable[[Tensor], Any] = module if compiles is None else torch.compile(module, mode=compiles)
@@ -146,9 +189,9 @@ class Classifier:
 
     def _network(self, x: Tensor) -> Callable[[Tensor], Any]:
         # Autocast looks at every operation by itself; a batch of the wrong rank should be told so, not folded.
-        if self._fused is None or torch.is_autocast_enabled(x.device.type) or x.dim() != self._rank:
+        if torch.is_autocast_enabled(x.device.type) or (x.dim(), self.arguments) != self._fused_for:
             return self._plain
-        return self._fused
+        return self._fused or self._plain
 
     def _answer(self, network: Callable[[Tensor], Any], x: Tensor) -> Tensor:
         if self._precision != "full":
@@ -158,9 +201,9 @@ class Classifier:
 
     def _laid_out(self, network: Callable[[Tensor], Any], x: Tensor) -> Tensor:
         if self._contiguous:
-            return logits_of(network(x.contiguous()), len(x))
+            return logits_of(self.arguments.call(network, x.contiguous()), len(x))
         try:
-            return logits_of(network(x), len(x))
+            return logits_of(self.arguments.call(network, x), len(x))
         except RuntimeError as wrong:
             if "view size is not compatible" not in str(wrong) or x.is_contiguous():
                 raise
@@ -175,7 +218,8 @@ class Classifier:
             expected = self._try(self.module, x)
             if all(bool(torch.isfinite(values).all()) for values in expected):
                 self._settled = True
-                self._fused, self._rank = self._trusted(x, expected), x.dim()
+                self._fused = self._trusted(x, expected)
+                self._fused_for = (x.dim(), dataclasses.replace(self.arguments))
         except (ValueError, RuntimeError, TypeError, IndexError):
             return  # whatever is wrong with the batch will be said when it is used
         finally:
@@ -183,7 +227,7 @@ class Classifier:
 
     def _trusted(self, x: Tensor, expected: list[Tensor]) -> nn.Module | None:
         try:
-            fused = rewritten(self.module, learns=self._learns)
+            fused = rewritten(self.module, learns=self._learns, call=dataclasses.replace(self.arguments).call)
             if fused is None:
                 return None
             with native.resting():
@@ -220,6 +264,11 @@ class Classifier:
         if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
             raise ModelError(
                 "the network returns probabilities (rows that sum to 1); needed are logits, from before the softmax."
+            )
+        if bool((logits.logsumexp(1).abs() < 1e-4).all()):
+            raise ModelError(
+                "the network returns log-probabilities (rows whose logsumexp is 0, as log_softmax makes them); "
+                "expected logits, from before the log_softmax: remove it from the end of the network."
             )
         self._looked_at = True
 

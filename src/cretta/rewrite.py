@@ -28,15 +28,22 @@ RELUS = (F.relu, F.relu_, torch.relu, torch.relu_)
 SUMS = (operator.add, torch.add)
 
 
-def rewritten(module: nn.Module, *, learns: bool) -> nn.Module | None:
+def _by_position(network: Callable[..., Any], x: Tensor) -> Any:
+    return network(x)
+
+
+def rewritten(
+    module: nn.Module, *, learns: bool, call: Callable[[Callable[..., Any], Tensor], Any] = _by_position
+) -> nn.Module | None:
     """A module on the same parameters that computes as ``module`` does, or None where there is nothing to gain.
 
     One that does not learn has its BatchNorm layers with training's statistics folded into copies of the convolutions
     before them. The result shares all else with ``module``; its own hooks, and those that layers have now, still run.
+    ``call`` passes a network its input; the result takes its input in the same way.
     """
     if "forward" in vars(module) or not _precise(module):
         return None
-    door = _Door(module)
+    door = _Door(module, call)
     try:
         graph = _Tracer().trace(door)
     except Exception as wrong:  # whatever the network's own code says to a symbol
@@ -50,20 +57,26 @@ def rewritten(module: nn.Module, *, learns: bool) -> nn.Module | None:
     network.recompile()
     # The module itself with another forward: its hooks run, and its errors are its own.
     shell = copy.copy(module)
-    vars(shell)["forward"] = network.forward
+    vars(shell)["forward"] = lambda *given, **named: network.forward(_only_tensor(*given, *named.values()))
     return shell
 
 
-class _Door(nn.Module):
-    """A network that is given its first argument only; the others keep their defaults, which symbols would replace."""
+def _only_tensor(*given: object) -> Tensor:
+    (tensor,) = (value for value in given if isinstance(value, Tensor))
+    return tensor
 
-    def __init__(self, network: nn.Module) -> None:
+
+class _Door(nn.Module):
+    """A network that is given one tensor only; other arguments are constants, which symbols would replace."""
+
+    def __init__(self, network: nn.Module, call: Callable[[Callable[..., Any], Tensor], Any]) -> None:
         super().__init__()
         self.network = network
+        self.call = call
 
     def forward(self, x: Tensor) -> Any:
         """Without the network's own hooks."""
-        return self.network.forward(x)
+        return self.call(self.network.forward, x)
 
 
 class _Tracer(fx.Tracer):

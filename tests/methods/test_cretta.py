@@ -214,7 +214,7 @@ def test_the_target_gains_on_the_source() -> None:
 def test_source_and_target_pass_apart_each_with_its_own_statistics() -> None:
     """The target's logits are the same whatever the buffer holds."""
     net, x = textbook.small_net(), textbook.batches((8,))[0]
-    for images in (textbook.source_images(20), 50 + 9 * textbook.source_images(20)):
+    for images in (textbook.source_images(20), 1 - 2 * textbook.source_images(20)):
         model = cretta.CreTTA(net, cretta.SourceBuffer(images, augment="none"), predict="before")
         torch.testing.assert_close(model(x), textbook.bn_adapt(net, [x]).logits[0], rtol=1e-5, atol=1e-5)
 
@@ -282,7 +282,7 @@ def test_renewed_images_meet_their_own_reference_energies(reference: str) -> Non
 def test_the_augmentation_option_overrides_the_buffers_own() -> None:
     images = torch.rand(8, 3, textbook.SIDE, textbook.SIDE, generator=torch.Generator().manual_seed(0))
     buffer = cretta.SourceBuffer(images, augment="rotate")
-    net, x = textbook.small_net(), textbook.batches((8,))[0]
+    net, x = textbook.small_net(), images.flip(0) ** 2
     plain = cretta.CreTTA(net, cretta.SourceBuffer(images, augment="none"))(x)
     turned = cretta.CreTTA(net, buffer)(x)
     assert torch.equal(cretta.CreTTA(net, buffer, augment="none")(x), plain)
@@ -433,6 +433,7 @@ def test_the_signature_shows_the_options() -> None:
         "compile": None,
         "precision": "full",
         "guard": None,
+        "busy": "wait",
         "seed": 0,
         "beta": 1.0,
         "temperature": 1.0,

@@ -101,8 +101,11 @@ def assert_run(model: golden.AnyAdapter, stream: Sequence[Tensor], options: dict
             logits = golden.assert_skips(model, x, SECOND if way.first else FIRST)
             assert model.last.reason == (SECOND if way.first else FIRST)
         else:
+            before = model.parameters.flat[0].clone()
             logits = model(x)
-            golden.assert_adapted(model, step.loss, reason=None)
+            assert model.last.loss == pytest.approx(step.loss, rel=golden.TOLERANCE, abs=golden.TOLERANCE)
+            assert model.last.adapted == (not torch.equal(model.parameters.flat[0], before))
+            assert model.last.adapted or step.reset
             assert ("reset" in model.last.reason) == step.reset
             assert step.reset or model.last.reason == ""
             golden.assert_gradients(model, step.gradients)
@@ -227,7 +230,8 @@ def test_a_gradient_of_nothing_moves_nothing() -> None:
     net = Constant().eval()
     model = made(net, e=10.0, reset_below=0.0)
     model(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
-    assert model.last.adapted
+    assert (model.last.adapted, model.last.skipped) == (False, False)
+    assert "the gradient is zero" in model.last.reason
     for name, parameter in model.model.module.named_parameters():
         assert torch.equal(parameter, net.get_parameter(name))
 
@@ -444,6 +448,49 @@ def test_the_ends_of_networks_that_the_imagenet_presets_skip() -> None:
     vit.add_module("norm", nn.LayerNorm(3))
     learning = cretta.adapt(vit, "sar", preset="imagenet_vit").parameters.names
     assert {n.rsplit(".", 2)[0] for n in learning} == {f"blocks.{k}" for k in range(9)}
+
+
+def wrapped(net: nn.Module, *names: str) -> nn.Module:
+    """``net`` inside modules of these names, the innermost first."""
+    for name in names:
+        outer = nn.Module()
+        outer.add_module(name, net)
+        net = outer
+    return net
+
+
+def vision_transformer(depth: int = 12) -> nn.Module:
+    net = nn.Module()
+    net.add_module("blocks", nn.Sequential(*[nn.Sequential(nn.LayerNorm(3)) for _ in range(depth)]))
+    net.add_module("norm", nn.LayerNorm(3))
+    return net
+
+
+@pytest.mark.parametrize("names", [(), ("model",), ("module", "backbone")], ids=str)
+def test_a_preset_skips_the_same_layers_of_a_wrapped_network(names: tuple[str, ...]) -> None:
+    """Names are matched by whole components at any depth: ``layer40`` and ``my_layer4`` are others."""
+    prefix = "".join(f"{name}." for name in reversed(names))
+    net = nn.Module()
+    for name in ("layer3", "layer4", "layer40", "my_layer4"):
+        net.add_module(name, nn.Sequential(nn.Sequential(nn.LayerNorm(3))))
+    model = cretta.adapt(wrapped(net, *names), "sar", preset="imagenet")
+    assert model.skip == (f"{prefix}layer4",)
+    assert {n[len(prefix) :].split(".")[0] for n in model.parameters.names} == {"layer3", "layer40", "my_layer4"}
+    learning = cretta.adapt(wrapped(vision_transformer(), *names), "sar", preset="imagenet_vit").parameters.names
+    assert {n[len(prefix) :].rsplit(".", 2)[0] for n in learning} == {f"blocks.{k}" for k in range(9)}
+
+
+def test_names_of_a_preset_that_match_nothing_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"preset='imagenet' keeps layer4 from learning, and SmallNet has no layer"):
+        model = cretta.adapt(golden.net(), "sar", preset="imagenet")
+    assert set(model.parameters.names) == {"bn1.weight", "bn1.bias", "bn2.weight", "bn2.bias"}
+    with pytest.warns(UserWarning, match=r"keeps blocks\.10, blocks\.11 from learning") as caught:
+        cretta.adapt(vision_transformer(10), "sar", preset="imagenet_vit")
+    assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+    cretta.adapt(golden.net(), "sar", preset="imagenet", skip=())  # whoever says so is not warned
+    cretta.adapt(golden.net(), "sar", preset="imagenet", skip=("bn1",))
+    with pytest.raises(OptionError, match="unknown layer in skip= 'bn'"):
+        cretta.adapt(wrapped(golden.net(), "bn1"), "sar", preset="imagenet", skip=("bn",))
 
 
 def test_layers_of_other_kinds_climb_too() -> None:

@@ -267,6 +267,9 @@ def test_normalisation_before_code_of_ones_own(tmp_path: Path, monkeypatch: pyte
     for method in ("source", "bn_adapt", "tent", "cretta"):
         assert_same(opened.net, net, method, atol=1e-6)
     assert [name for name, _ in opened.net.named_modules()] == [n for n, _ in textbook.small_net().named_modules()]
+    by_name, by_position = (cretta.adapt(opened.net, "tent", lr=1e-2) for _ in range(2))
+    for x in STREAM:
+        assert torch.equal(by_name(x=x), by_position(x))
 
 
 class Normalise(nn.Module):

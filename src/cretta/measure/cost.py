@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from cretta.adapter import Adapter
 from cretta.errors import OptionError
-from cretta.guard import CollapseWarning
 from cretta.measure.memory import peak_meter
 from cretta.measure.operations import OperationCount
 from cretta.methods.source import Source
@@ -152,7 +151,7 @@ class _Rehearsal:
 
     def _take(self) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CollapseWarning)
+            warnings.simplefilter("ignore", UserWarning)  # the adapter itself warns of collapse and of its inputs
             for _ in range(self.batches):
                 self._adapter(self._batch)
 
@@ -164,10 +163,7 @@ def _twin(adapter: Adapter[Any], **other: Any) -> Adapter[Any]:
     """Another adapter of the same kind in the same state, with some ``other`` options."""
     defaults = {field.name: field.default for field in dataclasses.fields(adapter.options)}
     options = {name: value for name, value in vars(adapter.options).items() if value != defaults[name]}
-    if "skip" in options:
-        # A preset may name layers that are not there, a user may not.
-        there = {name for name, _ in [*adapter.net.named_modules(), *adapter.net.named_parameters()]}
-        options["skip"] = tuple(layer for layer in options["skip"] if layer in there)
+    options["skip"] = adapter.skip  # a preset's names match parts of names, a user's must be whole
     twin = type(adapter)(adapter.net, adapter.buffer, **(options | other))
     twin.load(adapter.state())
     if adapter._watch is not None and twin._watch is not None:

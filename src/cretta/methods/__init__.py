@@ -61,14 +61,21 @@ def get(name: str) -> type[Adapter[Any]]:
 
 def adapt(
     net: nn.Module,
-    method: str = "cretta",
+    method: str | type[Adapter[Any]] = "cretta",
     *,
     buffer: SourceBuffer | None = None,
     preset: str | None = None,
     **options: Any,
 ) -> Adapter[Any]:
-    """Wraps ``net`` in the method of that name; options are the method's keywords, over those of ``preset``.
+    """Wraps ``net`` in a method, by its name or class; options are the method's keywords, over those of ``preset``.
 
     A method that uses no source data leaves ``buffer`` alone, so that methods can be exchanged by name.
     """
+    if isinstance(method, type):
+        if not issubclass(method, Adapter):
+            raise OptionError(
+                f"method is the class {method.__name__}; expected the name of a method, or a subclass of "
+                "cretta.Adapter."
+            )
+        return method(net, buffer, preset=preset, **options)
     return get(method)(net, buffer, preset=preset, **options)

@@ -37,8 +37,11 @@ def put_in_front(net: nn.Module, mean: Tensor, std: Tensor) -> None:
     """
     net.register_buffer(MEAN, mean)
     net.register_buffer(STD, std)
-    net.register_forward_pre_hook(_hook)
+    net.register_forward_pre_hook(_hook, with_kwargs=True)
 
 
-def _hook(net: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (normalise(given[0], net.get_buffer(MEAN), net.get_buffer(STD)), *given[1:])
+def _hook(net: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    mean, std = net.get_buffer(MEAN), net.get_buffer(STD)
+    if given:
+        return (normalise(given[0], mean, std), *given[1:]), named
+    return given, {key: normalise(x, mean, std) if isinstance(x, Tensor) else x for key, x in named.items()}
