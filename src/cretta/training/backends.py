@@ -69,7 +69,7 @@ def _in_bfloat16(model: nn.Module, x: Tensor) -> Tensor:
 
 def _with_kernels(model: nn.Module) -> Forward | None:
     """Trace ``model`` and put the kernels in place of its convolutions and BatchNorm + ReLU pairs, where they fit."""
-    door = rewrite._Door(model)
+    door = rewrite._Door(model, lambda network, x: network(x))
     try:
         graph = rewrite._Tracer().trace(door)
     except Exception:  # whatever the network's own code raises for a symbolic value
