@@ -1,70 +1,195 @@
 from __future__ import annotations
 
+import dataclasses
+import math
+import random
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
 import cretta
 from cretta import demo
+from cretta.bench import BatchRow, Store, run_all
+from cretta.bench.result import measures
+from made_results import made_result, made_row
+
+DOMAINS = tuple(f"{shift}/5" for shift in demo.SHIFTS)
 
 
-def test_the_demo_measures_what_a_plain_loop_measures() -> None:
-    heard: list[tuple[str, str, int]] = []
-    found = list(
-        demo.run(
-            shifts=("contrast",),
-            methods=("source", "bn_adapt"),
-            images=60,
-            batch_size=25,
-            seed=3,
-            progress=lambda *news: heard.append(news),
+def batch(right: int, confidence: float, *, images: int = 10, domain: str = "fog/5") -> BatchRow:
+    """Predictions of one confidence, so many of them right."""
+    place = int(10 * confidence)
+    made = made_row(0, domain, images, 0.5, random.Random(0), learns=False)
+    return dataclasses.replace(
+        made,
+        right=right,
+        confidence=images * confidence,
+        bin_images=tuple(images * (bin == place) for bin in range(10)),
+        bin_confidence=tuple(images * confidence * (bin == place) for bin in range(10)),
+        bin_right=tuple(right * (bin == place) for bin in range(10)),
+    )
+
+
+def test_the_default_stream_passes_through_eight_shifts_with_different_images() -> None:
+    runs, workshop = demo.plan()
+    assert [run.method for run in runs] == ["source", "bn_adapt", "tent", "cretta"]
+    assert {(run.domains, run.stream, run.batch_size, run.buffer.size) for run in runs} == {
+        (
+            (
+                "gaussian_noise/5", "glass_blur/5", "fog/5", "jpeg_compression/5",
+                "contrast/5", "shot_noise/5", "brightness/5", "pixelate/5",
+            ),
+            "continual",
+            50,
+            1000,
         )
-    )
-    assert [(shift, method) for shift, method, _ in found] == [("contrast", "source"), ("contrast", "bn_adapt")]
-    assert heard[:3] == [("contrast", "source", 25), ("contrast", "source", 25), ("contrast", "source", 10)]
-
-    test = cretta.data.embedded("test")
-    images = cretta.data.corrupt(test.images[:60], "contrast", severity=5, seed=3)
-    x = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
-    labels = torch.from_numpy(test.labels[:60])
-    with torch.no_grad():
-        logits = cretta.models.load("wrn-40-2-cifar10")(x)
-    trace = found[0][2]
-    assert trace.accuracy[-1] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
-    assert trace.mean_energy == pytest.approx(float(-logits.logsumexp(1).mean()), abs=1e-4)
-    assert trace.calibration_error[-1] == pytest.approx(
-        cretta.measure.calibration_error(logits.softmax(1), labels), abs=1e-4
-    )
-    assert trace.images == 60
-    assert found[1][2].accuracy[-1] > trace.accuracy[-1]
+    }  # fmt: skip
+    assert workshop.images(runs[0]) == 4000
+    labels = cretta.data.embedded("test").labels
+    for place, domain in enumerate(runs[0].domains):
+        start = 500 * (place % 4)
+        assert np.array_equal(workshop.domain(runs[0], domain).labels, labels[start : start + 500])
+    buffer = workshop.buffer(runs[3])
+    assert buffer is not None
+    assert len(buffer) == 1000
 
 
-def test_cretta_beats_source_on_every_shift_of_the_demo() -> None:
-    found = {
-        (shift, method): trace
-        for shift, method, trace in demo.run(methods=("source", "cretta"), images=100, batch_size=50)
-    }
-    for shift in demo.SHIFTS:
-        source, adapted = found[shift, "source"], found[shift, "cretta"]
-        assert adapted.accuracy[-1] > source.accuracy[-1], shift
-        assert adapted.calibration_error[-1] < source.calibration_error[-1], shift
+def test_images_start_again_after_the_last_one() -> None:
+    runs, workshop = demo.plan(images=1500)
+    labels = cretta.data.embedded("test").labels
+    assert np.array_equal(workshop.domain(runs[0], DOMAINS[1]).labels, [*labels[1500:], *labels[:1000]])
 
 
-def test_shifts_do_not_leak_into_each_other() -> None:
-    def last(shifts: tuple[str, ...]) -> list[float]:
-        return [t.energy for _, _, t in demo.run(shifts=shifts, methods=("cretta",), images=20, batch_size=10)][-1]
+def test_the_stream_measures_what_a_plain_loop_without_reset_measures(tmp_path: Path) -> None:
+    runs, workshop = demo.plan(methods=("tent",), images=8, batch_size=4, seed=3)
+    ((run, result),) = run_all(runs, Store(tmp_path), workshop)
+    test, model = cretta.data.embedded("test"), cretta.adapt(cretta.models.load("wrn-40-2-cifar10"), "tent", seed=3)
+    rows = iter(result.rows)
+    for place, shift in enumerate(demo.SHIFTS):
+        images = cretta.data.corrupt(test.images[8 * place : 8 * place + 8], shift, severity=5, seed=0)
+        labels = torch.from_numpy(test.labels[8 * place : 8 * place + 8])
+        for chosen in torch.from_numpy(np.random.default_rng(3 + place).permutation(8)).split(4):
+            logits = model(torch.from_numpy(images)[chosen].permute(0, 3, 1, 2).float() / 255)
+            row = next(rows)
+            assert row.domain == f"{shift}/5"
+            assert row.right == int((logits.argmax(1) == labels[chosen]).sum())
+            assert row.confidence == pytest.approx(float(logits.softmax(1).max(1).values.sum()), abs=1e-4)
+    assert run.method == "tent"
+    assert next(rows, None) is None
 
-    assert last(("contrast", "fog")) == last(("fog",))
+
+def test_given_shifts_are_streams_of_their_own(tmp_path: Path) -> None:
+    def energies(shifts: tuple[str, ...]) -> list[float]:
+        runs, workshop = demo.plan(shifts, methods=("tent",), images=8, batch_size=4)
+        results = dict(run_all(runs, Store(tmp_path), workshop))
+        assert [run.domains for run in runs] == [(f"{shift}/5",) for shift in shifts]
+        return [row.energy for row in results[runs[-1]].rows]
+
+    assert energies(("contrast", "fog")) == energies(("fog",))
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"images": 3000}, "2 to 2000"),
-        ({"batch_size": 1}, "from 2"),
+        ({"images": 3000}, "images=3000: expected 2 to 2000"),
+        ({"batch_size": 1}, "batch_size=1: expected 2 to 10"),
         ({"severity": 6}, "6"),
         ({"shifts": ("fogg",)}, "fog"),
     ],
 )
-def test_wrong_requests_are_refused_with_what_is_allowed(wrong: dict[str, object], said: str) -> None:
+def test_wrong_requests_are_refused_with_what_is_allowed(wrong: dict[str, object], said: str, tmp_path: Path) -> None:
+    def start() -> None:
+        runs, workshop = demo.plan(**{"images": 10, "batch_size": 5, **wrong})  # type: ignore[arg-type]
+        next(run_all(runs, Store(tmp_path), workshop))
+
     with pytest.raises(cretta.CrettaError, match=said):
-        list(demo.run(**{"images": 10, "batch_size": 5, **wrong}))  # type: ignore[arg-type]
+        start()
+
+
+def test_the_table_has_the_whole_stream_and_its_second_half() -> None:
+    early, late = [batch(5, 0.75)] * 4, [batch(9, 0.85)] * 4
+    rows = demo.table({DOMAINS: {"tent": [*early, *late]}}, "title").rows
+    assert [(row.group, row.label) for row in rows] == [("whole stream", "tent"), ("second half", "tent")]
+    # Accuracy, ECE, confidence minus accuracy, images per second (10 in a quarter of a second).
+    assert [cell.value for cell in rows[0].cells] == pytest.approx([70, 15, 10, 40])
+    assert [cell.value for cell in rows[1].cells] == pytest.approx([90, 5, -5, 40])
+
+
+def test_the_table_of_single_shifts_has_a_group_for_each() -> None:
+    alone: demo.Streams = {("fog/5",): {"tent": [batch(8, 0.85)]}, ("glass_blur/5",): {"tent": [batch(6, 0.85)]}}
+    rows = demo.table(alone, "title").rows
+    assert [(row.group, row.cells[0].value) for row in rows] == [("fog", 80), ("glass blur", 60)]
+
+
+def test_curves_have_a_point_per_shift_and_the_shifts_are_named() -> None:
+    rows = {method: made_result(method, DOMAINS, batches=3).rows for method in demo.METHODS}
+    chart = demo.chart({DOMAINS: rows}, "title")
+    assert [(start, end) for start, end, _ in chart.parts] == [(60 * place, 60 * place + 60) for place in range(8)]
+    assert [name for _, _, name in chart.parts][:3] == ["gaussian noise", "glass blur", "fog"]
+    assert [panel.y for panel in chart.panels] == ["accuracy %", "ECE %", "confidence − accuracy %"]
+    for panel in chart.panels:
+        assert [series.label for series in panel.series] == list(demo.METHODS)
+        assert all(series.x == tuple(range(30, 480, 60)) for series in panel.series)
+    fog = measures(rows["tent"][6:9])
+    tent = [panel.series[2].y[2] for panel in chart.panels]
+    assert tent == pytest.approx(
+        [100 * fog.accuracy, 100 * fog.calibration_error, 100 * (fog.confidence - fog.accuracy)]
+    )
+
+
+def test_curves_over_a_single_shift_are_of_all_images_so_far() -> None:
+    rows = made_result("tent", ("fog/5",), batches=3).rows
+    chart = demo.chart({("fog/5",): {"tent": rows}, ("snow/5",): {"tent": rows}}, "title")
+    assert not chart.parts
+    assert [panel.title for panel in chart.panels] == ["fog"] * 3 + ["snow"] * 3
+    (series,) = chart.panels[0].series
+    assert list(series.x) == [20, 40, 60]
+    assert series.y == pytest.approx([100 * measures(rows[:end]).accuracy for end in (1, 2, 3)])
+
+
+def test_the_sentences_follow_the_numbers() -> None:
+    """Confidence is 85 % throughout: 8 right of 10 are 5 % below it, 7 are 15 %, 6 are 25 %."""
+
+    def said(source: int, tent: int, cretta: int) -> tuple[str, str]:
+        rows = {"source": [batch(source, 0.85)] * 8, "tent": [batch(tent, 0.85)] * 8}
+        return demo.findings({**rows, "cretta": [batch(cretta, 0.85)] * 8})
+
+    assert said(6, 7, 8) == (
+        "Over the whole stream cretta (80.0 %) is more accurate than source (60.0 %) and tent (70.0 %).",
+        "In its second half cretta (ECE 5.0 %) is better calibrated than source (ECE 25.0 %) and tent (ECE 15.0 %); "
+        "confidence minus accuracy is +25.0 for source, +15.0 for tent and +5.0 for cretta (points).",
+    )
+    assert said(6, 8, 7) == (
+        "Over the whole stream cretta (70.0 %) is more accurate than source (60.0 %) and less accurate than "
+        "tent (80.0 %).",
+        "In its second half cretta (ECE 15.0 %) is better calibrated than source (ECE 25.0 %) and worse calibrated "
+        "than tent (ECE 5.0 %); "
+        "confidence minus accuracy is +25.0 for source, +5.0 for tent and +15.0 for cretta (points).",
+    )
+    assert "is not clearly different from source (70.0 %) and tent (70.0 %)." in said(7, 7, 7)[0]
+    assert "is not clearly different from source (ECE 15.0 %) and tent (ECE 15.0 %); " in said(7, 7, 7)[1]
+
+
+def test_a_difference_that_could_be_chance_is_not_called_one() -> None:
+    tent, cretta = [batch(7, 0.85)] * 8, [batch(right, 0.85) for right in (8, 6, 8, 6, 8, 6, 8, 7)]
+    accuracy, calibration = demo.findings({"tent": tent, "cretta": cretta})
+    assert accuracy == "Over the whole stream cretta (71.2 %) is not clearly different from tent (70.0 %)."
+    assert "cretta (ECE 12.5 %) is not clearly different from tent (ECE 15.0 %)" in calibration
+
+
+def test_the_error_of_a_difference_of_accuracies_is_that_of_a_mean() -> None:
+    draw = random.Random(1)
+    a, b = ([batch(draw.randrange(11), 0.85) for _ in range(12)] for _ in range(2))
+    difference, error = demo.paired(a, b, lambda measured: measured.accuracy)
+    each = np.array([(left.right - right.right) / 10 for left, right in zip(a, b, strict=True)])
+    assert difference == pytest.approx(each.mean())
+    assert error == pytest.approx(each.std(ddof=1) / math.sqrt(12))
+
+
+def test_cretta_is_better_than_source_on_the_stream(tmp_path: Path) -> None:
+    runs, workshop = demo.plan(methods=("source", "cretta"), images=20, batch_size=20)
+    source, adapted = (result.of() for _, result in run_all(runs, Store(tmp_path), workshop))
+    assert adapted.accuracy > source.accuracy
+    assert adapted.calibration_error < source.calibration_error

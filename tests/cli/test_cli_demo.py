@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,16 +12,49 @@ from typer.testing import CliRunner
 
 import cretta
 from cretta.cli import app
+from cretta.demo import METHODS, SHIFTS
 
-DEMO = ["demo", "--images", "20", "--batch-size", "10", "--shift", "fog"]
+NUMBERS = r"\s+(-?[\d.]+)\s+(-?[\d.]+)\s+(-?[\d.]+)\s+(\d+)"
 
 
-def test_demo_prints_the_table_and_draws_the_figure(tmp_path: Path) -> None:
-    figure = tmp_path / "figure.png"
-    result = CliRunner().invoke(app, [*DEMO, "--output", str(figure)])
+def rows(output: str) -> list[tuple[str, ...]]:
+    """Method, accuracy, ECE, confidence minus accuracy and speed of each row of the table."""
+    return re.findall(rf"^\s*({'|'.join(METHODS)}){NUMBERS}\s*$", output, flags=re.MULTILINE)
+
+
+def test_demo_passes_through_all_shifts_and_says_what_to_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary, figure = tmp_path / "temporary", tmp_path / "figure.svg"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    result = CliRunner().invoke(app, ["demo", "--images", "4", "--batch-size", "4", "--output", str(figure)])
     assert result.exit_code == 0, result.output
-    for word in ("fog", "source", "bn_adapt", "tent", "cretta", "accuracy", "ECE", "energy", "images/s"):
-        assert word in result.output
+    shown = " ".join(result.output.split())
+    for title in ("accuracy % ↑", "ECE % ↓", "confidence − accuracy %", "images/s", "4 CIFAR-10 test images per shift"):
+        assert title in shown
+    found = rows(result.output)
+    assert [row[0] for row in found] == [*METHODS, *METHODS]
+    assert shown.index("whole stream") < shown.index("second half")
+    whole, late = ({row[0]: row for row in part} for part in (found[:4], found[4:]))
+    # The sentences repeat the table's numbers.
+    assert f"Over the whole stream cretta ({whole['cretta'][1]} %) is" in shown
+    assert f"In its second half cretta (ECE {late['cretta'][2]} %) is" in shown
+    for method in METHODS:
+        assert f"{float(late[method][3]):+.1f} for {method}" in shown
+    assert max(map(len, result.output.replace(str(figure), "").splitlines())) <= 80
+    drawing = figure.read_text()
+    for text in (*(word for shift in SHIFTS for word in shift.split("_")), "accuracy %", "ECE %", "images seen"):
+        assert text in drawing
+    assert not list(temporary.glob("cretta-*"))
+
+
+def test_single_shifts_are_shown_on_their_own(tmp_path: Path) -> None:
+    figure = tmp_path / "figure.png"
+    arguments = ["--images", "10", "--batch-size", "5", "--shift", "glass_blur", "--shift", "fog"]
+    result = CliRunner().invoke(app, ["demo", *arguments, "--output", str(figure)])
+    assert result.exit_code == 0, result.output
+    assert [row[0] for row in rows(result.output)] == [*METHODS, *METHODS]
+    assert result.output.index("glass blur") < result.output.index("fog")
+    assert "second half" not in result.output
     assert max(map(len, result.output.replace(str(figure), "").splitlines())) <= 80
     with Image.open(figure) as image:
         assert image.size[0] > 1000

@@ -189,6 +189,33 @@ def test_title_legend_and_notes_have_room_of_their_own(
         assert box.y1 <= figure.bbox.height, name
 
 
+def test_panels_with_named_parts_stand_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+
+    def keep(figure: Figure, *_: object, **__: object) -> None:
+        figure.draw_without_rendering()
+        drawn.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    panel = chart(Series("tent", (50, 150), (1, 2))).panels[0]
+    parts = ((0.0, 100.0, "jpeg compression"), (100.0, 200.0, "fog"))
+    render(Chart("n", "T", (panel,) * 3, parts=parts))
+    (figure,) = drawn
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    boxes = [axis.get_window_extent(renderer) for axis in figure.axes]
+    assert boxes[0].y0 > boxes[1].y1
+    assert boxes[1].y0 > boxes[2].y1
+    assert len({round(box.x0) for box in boxes}) == 1
+    assert [[text.get_text() for text in axis.texts] for axis in figure.axes] == [["jpeg\ncompression", "fog"], [], []]
+    for axis in figure.axes:
+        assert axis.get_xlim() == (0, 200)
+        assert list(axis.get_xticks()) == [0, 100, 200]
+    ticks = [[label.get_text() for label in axis.get_xticklabels() if label.get_visible()] for axis in figure.axes]
+    assert ticks == [[], [], ["0", "100", "200"]]
+    names = figure.axes[0].texts
+    assert names[0].get_window_extent(renderer).x1 < names[1].get_window_extent(renderer).x0
+
+
 def test_title_and_notes_can_be_left_out() -> None:
     full = text_of(render(chart(line("tent", 1, 2)), "svg", selectable=True))
     bare = text_of(render(chart(line("tent", 1, 2)), "svg", selectable=True, bare=True))

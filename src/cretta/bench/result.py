@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -120,7 +121,7 @@ class Measures:
     images_per_second: float
 
 
-def measures(rows: list[BatchRow]) -> Measures:
+def measures(rows: Sequence[BatchRow]) -> Measures:
     """Adds rows up."""
     images = sum(row.images for row in rows)
     if not images:

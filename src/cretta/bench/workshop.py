@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,13 @@ class Domain:
 class Workshop:
     """Opens what runs name. Keeps a few of each: runs that share them should come one after another."""
 
-    def __init__(self, root: Path | None = None, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self, root: Path | None = None, device: str | torch.device = "cpu", benchmarks: Iterable[Benchmark] = ()
+    ) -> None:
+        """``benchmarks`` are further ones, which runs name as they do the others."""
         self.root = root
         self.device = torch.device(device)
-        self._benchmarks: dict[tuple[str, int | None], Benchmark] = {}
+        self._benchmarks: dict[tuple[str, int | None], Benchmark] = {(each.name, None): each for each in benchmarks}
         self._models: dict[str, Opened] = {}
         self._buffers: OrderedDict[tuple[object, ...], SourceBuffer] = OrderedDict()
         self._domains: OrderedDict[tuple[object, ...], Domain] = OrderedDict()

@@ -1,11 +1,10 @@
-"""What happened: accuracy, calibration and energies over a stream, and what it cost."""
+"""What happened: accuracy and calibration over a stream, and what it cost."""
 
 from cretta.measure.accuracy import Accuracy, accuracy
 from cretta.measure.calibration import Bins, Calibration, calibration_bins, calibration_error
 from cretta.measure.corruption import mean_corruption_error
 from cretta.measure.cost import Cost, count_operations, flops, measure_cost, paper_flops, peak_memory
 from cretta.measure.scores import BrierScore, NegativeLogLikelihood, brier_score, negative_log_likelihood
-from cretta.measure.trace import Trace
 
 __all__ = [
     "Accuracy",
@@ -14,7 +13,6 @@ __all__ = [
     "Calibration",
     "Cost",
     "NegativeLogLikelihood",
-    "Trace",
     "accuracy",
     "brier_score",
     "calibration_bins",

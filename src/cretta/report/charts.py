@@ -33,6 +33,9 @@ ACROSS = 3
 SQUARE = 4
 """So many panels stand two by two."""
 PANEL_HEIGHT = 2.9
+LOW_PANEL_HEIGHT = 2.1
+"""Of panels below each other."""
+PART_WIDTH = 1.08
 GAP = 0.06
 """Inches around title, legend and notes."""
 LEAST = 20
@@ -105,10 +108,11 @@ def render(
 
 def _figure(chart: Chart, look: Mapping[str, Style], bare: bool) -> Figure:
     """Title, panels, legend and notes below each other, or the legend beside; each has the room that it measures."""
-    across = 2 if len(chart.panels) == SQUARE else min(ACROSS, len(chart.panels))
+    across = 1 if chart.parts else 2 if len(chart.panels) == SQUARE else min(ACROSS, len(chart.panels))
     down = math.ceil(len(chart.panels) / across)
-    width = max(map(_panel_width, chart.panels)) * across
-    figure = Figure(figsize=(width, PANEL_HEIGHT * down))
+    width = max(PART_WIDTH * len(chart.parts), *map(_panel_width, chart.panels)) * across
+    panels = (LOW_PANEL_HEIGHT if chart.parts else PANEL_HEIGHT) * down
+    figure = Figure(figsize=(width, panels))
     renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
 
     def measured(part: Text | Legend) -> tuple[float, float]:
@@ -128,7 +132,6 @@ def _figure(chart: Chart, look: Mapping[str, Style], bare: bool) -> Figure:
 
     legend, beside = _legend(figure, chart, look, across=width, measured=measured)
     side, lower = measured(legend) if legend is not None else (0.0, 0.0)
-    panels = PANEL_HEIGHT * down
     if beside:
         width, panels = width + side, max(panels, lower)
     title = written([chart.title], fontsize=12, fontweight="bold", ha="center", va="top") if not bare else None
@@ -154,6 +157,7 @@ def _figure(chart: Chart, look: Mapping[str, Style], bare: bool) -> Figure:
     for place, axis in enumerate(axes.flat):
         if place < len(chart.panels):
             _panel(axis, chart.panels[place], look)
+            _name_parts(axis, chart.parts)
         else:
             axis.set_axis_off()
     return figure
@@ -291,6 +295,21 @@ def _x_axis(axis: Axes, panel: Panel, categories: Sequence[str]) -> None:
         axis.xaxis.set_minor_locator(NullLocator())
     elif all(x.is_integer() for x in values):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _name_parts(axis: Axes, parts: Sequence[tuple[float, float, str]]) -> None:
+    """Draw lines between the parts of the x axis; the first panel has their names, the last the numbers."""
+    if not parts:
+        return
+    edges = [parts[0][0], *(end for _, end, _ in parts)]
+    axis.set_xlim(edges[0], edges[-1])
+    axis.set_xticks(edges, [f"{edge:g}" for edge in edges])
+    axis.grid(axis="x", color="#8c8c8c", alpha=1)
+    axis.label_outer()
+    spec = axis.get_subplotspec()
+    for start, end, name in parts if spec is None or spec.is_first_row() else ():
+        wrapped, over = name.replace(" ", "\n"), axis.get_xaxis_transform()
+        axis.text((start + end) / 2, 1.03, wrapped, transform=over, ha="center", va="bottom")
 
 
 def _categories(panel: Panel) -> list[str]:

@@ -118,9 +118,11 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """Panels side by side."""
+    """Panels side by side, or below each other where their x axes have parts."""
 
     name: str
     title: str
     panels: tuple[Panel, ...]
     notes: tuple[str, ...] = ()
+    parts: tuple[tuple[float, float, str], ...] = ()
+    """Parts of all x axes: where each begins and ends, and its name."""
