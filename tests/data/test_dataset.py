@@ -170,7 +170,7 @@ def test_a_broken_file_is_named(tmp_path: Path, damage: str) -> None:
 def test_images_of_different_sizes_ask_for_a_size(tmp_path: Path) -> None:
     dataset = toy(tmp_path, 3)
     picture(30, 30).save(dataset.files[2])
-    with pytest.raises(OptionError, match=r"0\.jpg is \(20, 24\).*2\.jpg is \(30, 30\).*size to scale them to, such as 224"):
+    with pytest.raises(OptionError, match=r"0\.jpg is \(20, 24\).*2\.jpg is \(30, 30\).*such as 224"):
         dataset.read([0, 1, 2])
     assert dataclasses.replace(dataset, size=16).read([0, 1, 2]).shape == (3, 16, 16, 3)
 

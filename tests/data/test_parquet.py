@@ -86,7 +86,7 @@ def test_sizes_are_fitted_as_those_of_files(tmp_path: Path) -> None:
         fitted = type(from_files)("own", from_files.files, from_files.labels, (), **options)
         assert np.array_equal(from_rows.read(range(4)), fitted.read(range(4)))
     assert parquet_file(path, label=None)[2][0].shape == (52, 60, 3)
-    with pytest.raises(OptionError, match=r"own\.parquet, row 0, is \(50, 60\).*row 1, is \(51, 60\).*size to scale them to, such as 224"):
+    with pytest.raises(OptionError, match=r"own\.parquet, row 0, is \(50, 60\).*row 1, is \(51, 60\).*such as 224"):
         parquet_file(path, label=None).read(range(4), workers=1)
     with pytest.raises(OptionError, match="size=0"):
         parquet_file(path, label=None, size=0)
