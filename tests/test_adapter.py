@@ -843,7 +843,7 @@ def test_a_half_precision_network(method: str, dtype: torch.dtype) -> None:
 
 
 def test_what_is_no_module() -> None:
-    with pytest.raises(ModelError, match=r"net is function; needed is a torch\.nn\.Module"):
+    with pytest.raises(ModelError, match=r"net is function; expected a torch\.nn\.Module"):
         cretta.adapt(lambda x: x, "tent")  # type: ignore[arg-type]
 
 
