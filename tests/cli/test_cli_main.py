@@ -45,6 +45,7 @@ def examples(text: str) -> list[list[str]]:
     return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
 
 
+@pytest.mark.process
 def test_python_m_cretta() -> None:
     done = run("--version")
     assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "cretta", "")
@@ -84,6 +85,7 @@ def test_examples_have_no_spaces_after_a_backslash() -> None:
     assert not re.search(r"\\ +\n", text)
 
 
+@pytest.mark.process
 def test_messages_have_one_color_in_a_terminal() -> None:
     """Rich would color parts of words, such as ``modul`` ``e:ca`` ``llable``."""
     command = ("predict", "lost", "--model", "no_such:thing/1.5")

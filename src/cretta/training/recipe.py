@@ -21,7 +21,7 @@ class Recipe(OptionSet):
     >>> recipe = Recipe(epochs=10)
     >>> [round(recipe.rate(share), 3) for share in (0.0, 0.075, 0.15, 0.575, 1.0)]
     [0.0, 0.125, 0.25, 0.125, 0.0]
-    >>> [recipe.side(share, 32) for share in (0.0, 0.3, 0.6, 0.75, 1.0)]
+    >>> [recipe.side(share, 32) for share in (0.0, 0.31, 0.61, 0.75, 1.0)]
     [20, 24, 28, 32, 32]
     """
 
