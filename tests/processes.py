@@ -6,6 +6,7 @@ import functools
 import importlib
 import itertools
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-LONG = 600.0
+LONG = 1800.0
 """Seconds after which a wait counts as a hang. Nothing that works takes so long, however busy the machine is."""
 ENVIRONMENT = {
     **os.environ,
@@ -59,6 +60,8 @@ def signal_in(function: str, call: int, how: int) -> None:
         return original(*arguments, **options)
 
     setattr(owner, name, counted)
+    if how == signal.SIGINT:  # which a process ignores that a shell has started in the background
+        signal.signal(how, signal.default_int_handler)
 
 
 def on_every_call(count: Callable[[], object]) -> None:

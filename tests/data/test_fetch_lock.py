@@ -25,7 +25,7 @@ from cretta.data import catalogue, fetch
 address, md5, size, root = sys.argv[1:]
 archive = catalogue.Archive("toy.tar", md5, int(size), (address,))
 toy = replace(catalogue.entry("cifar10-c"), name="toy", folder="Toy", archives=(archive,))
-patience = fetch.Patience(stall=600.0)
+patience = fetch.Patience(stall=1800.0)
 fetch.get(toy, root=root, patience=patience, progress=lambda what, done, total: print(done, flush=True))
 """
 
