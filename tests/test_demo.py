@@ -46,11 +46,11 @@ def test_the_default_stream_passes_through_eight_shifts_with_different_images() 
             1000,
         )
     }  # fmt: skip
-    assert workshop.images(runs[0]) == 4000
+    assert workshop.images(runs[0]) == 3200
     labels = cretta.data.embedded("test").labels
     for place, domain in enumerate(runs[0].domains):
-        start = 500 * (place % 4)
-        assert np.array_equal(workshop.domain(runs[0], domain).labels, labels[start : start + 500])
+        start = 400 * (place % 5)
+        assert np.array_equal(workshop.domain(runs[0], domain).labels, labels[start : start + 400])
     buffer = workshop.buffer(runs[3])
     assert buffer is not None
     assert len(buffer) == 1000

@@ -62,15 +62,15 @@ def plan(
     *,
     methods: Sequence[str] = METHODS,
     severity: int = 5,
-    images: int = 500,
+    images: int = 400,
     batch_size: int = 50,
     seed: int = 0,
 ) -> tuple[list[Run], Workshop]:
     """Return the runs of the demo, and a workshop that has their images.
 
     By default the stream passes through all of ``SHIFTS`` without a reset. Each shift takes the next ``images`` of the
-    2000 embedded test images, which start again after the last one: with 500 per shift every image comes twice, under
-    two shifts that are half a stream apart. If ``shifts`` are given, each is a stream of its own, of the first images.
+    2000 embedded test images, which start again after the last one: with 400 per shift 1200 of them come twice, under
+    shifts that are five apart. If ``shifts`` are given, each is a stream of its own, of the first images.
     """
     test = embedded("test")
     if not 2 <= images <= len(test):
