@@ -31,7 +31,7 @@ def execute(runs: Sequence[Run], store: Store, workshop: Workshop) -> dict[Run, 
     with shown:
         results = dict(run_all(list(seconds), store, workshop, shown))
     for path in store.set_aside:
-        console.print(f"A damaged result was set aside and computed anew: {path}", soft_wrap=True)
+        console.print(f"A damaged result was set aside and computed again: {path}", soft_wrap=True)
     return results
 
 

@@ -180,7 +180,7 @@ def predict(
     device: DeviceOption = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.", rich_help_panel=OUTPUT)] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Throw unfinished work away, begin anew.", rich_help_panel=OUTPUT)
+        bool, typer.Option("--restart", help="Discard unfinished work and start over.", rich_help_panel=OUTPUT)
     ] = False,
     save_every: Annotated[
         float, typer.Option(help="Seconds between saves of the work so far.", rich_help_panel=OUTPUT)

@@ -56,7 +56,7 @@ def predict(
     ``shuffle``, random by the model's seed. ``source`` is where the dataset was opened from: paths are told from there.
 
     Work is kept in ``<output>.work`` every ``save_every`` seconds. If the process dies, the same call goes on from
-    there, and the file comes out as if nothing had happened; ``restart`` begins anew. ``on_error="skip"`` notes an
+    there, and the file comes out as if nothing had happened; ``restart`` starts over. ``on_error="skip"`` notes an
     image that cannot be read and goes on without it. ``labelled=None`` takes the dataset's labels where they can be the
     model's; ``classes`` are the names of the model's. ``state`` is where the adapter is saved at the end, ``facts``
     are what else the result depends on, and ``progress`` hears how many images are done.
@@ -162,7 +162,7 @@ class Run:
         if self.done != sum(map(len, batches[: self.kept.batches])):
             raise StateError(
                 f"{self.work.folder} ends with a batch that was the last then, and there are more images now; "
-                "restart=True throws it away and begins anew."
+                "restart=True throws it away and starts over."
             )
         progress(self.done)
         begin = saved = time.perf_counter()

@@ -83,13 +83,13 @@ class WorkFolder:
         try:
             kept = json.loads(file.read_text())
         except (OSError, ValueError) as wrong:
-            raise StateError(f"{file} cannot be read ({wrong}); restart=True begins anew.") from wrong
+            raise StateError(f"{file} cannot be read ({wrong}); restart=True starts over.") from wrong
         keys = [key for key in {**kept, **self.settings} if kept.get(key) != self.settings.get(key)]
         if keys:
             differences = "; ".join(_difference(key, kept.get(key), self.settings.get(key)) for key in keys)
             raise StateError(
                 f"{self.folder} holds the beginning of another run: {differences}. Give what was given then, to go on "
-                "with it; restart=True throws it away and begins anew."
+                "with it; restart=True throws it away and starts over."
             )
 
     def resume(self, model: Adapter[Any], marked: Callable[[int], str]) -> Kept:
@@ -104,7 +104,7 @@ class WorkFolder:
             if marked(kept.images) != kept.mark:
                 raise StateError(
                     f"of the {kept.images} images that are done, some were added, removed or changed since. Put them "
-                    "back to go on; restart=True throws the work away and begins anew."
+                    "back to go on; restart=True throws the work away and starts over."
                 )
             try:
                 model.restore(found[number])
