@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 import cretta
 from cretta import native
 from cretta.data import corrupt, embedded
-from cretta.measure import count_operations
+from cretta.metrics import count_operations
 
 KINDS = {
     "convolutions": ("cretta_convolve", "mkldnn_convolution", "convolution_overrideable", "thnn_conv2d"),

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 import cretta
 from cretta import native
 from cretta.data import corrupt, embedded
-from cretta.measure import count_operations
-from cretta.measure.memory import peak_meter
-from cretta.measure.operations import OperationCount
+from cretta.metrics import count_operations
+from cretta.metrics.memory import peak_meter
+from cretta.metrics.operations import OperationCount
 
 BUFFER = 100
 """Source images, and samples that TEA starts from; few enough that two steps have seen all."""

@@ -1716,7 +1716,7 @@ def test_public_names_and_signatures() -> None:
     assert shown(cretta.CreTTA)[:2] == ["net", "buffer=None"]
     assert shown(cretta.methods.names) == []
     assert shown(cretta.data.corrupt)[:4] == ["images", "name", "severity=5", "seed=0"]
-    assert shown(cretta.measure.calibration_error)[:3] == ["probabilities", "labels", "bins=10"]
+    assert shown(cretta.metrics.calibration_error)[:3] == ["probabilities", "labels", "bins=10"]
     for name in ("predict", "reset", "save", "restore", "__call__"):
         assert callable(getattr(cretta.Adapter, name))
     assert set(cretta.__all__) <= set(dir(cretta))

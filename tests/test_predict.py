@@ -143,9 +143,9 @@ def test_labels_give_accuracy_and_calibration(tmp_path: Path) -> None:
         x = torch.from_numpy(pixels()[start : start + BATCH]).permute(0, 3, 1, 2).float() / 255
         logits.append(again(x))
     scores, labels = torch.cat(logits), torch.from_numpy(dataset.labels)
-    assert summary.accuracy == cretta.measure.accuracy(scores, labels)
+    assert summary.accuracy == cretta.metrics.accuracy(scores, labels)
     assert summary.calibration_error == pytest.approx(
-        cretta.measure.calibration_error(scores.softmax(-1), labels), abs=1e-9
+        cretta.metrics.calibration_error(scores.softmax(-1), labels), abs=1e-9
     )
     for row, label in zip(rows(output), dataset.labels.tolist(), strict=True):
         assert row["label"] == label

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cretta
 import textbook
 from cretta.errors import OptionError
-from cretta.measure import peak_memory
+from cretta.metrics import peak_memory
 from cretta.models import WideResNet
 
 DOUBLE = torch.float64

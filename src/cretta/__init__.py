@@ -1,6 +1,6 @@
 """Keeps an image classifier accurate and calibrated while the world drifts away from its training data."""
 
-from cretta import data, functional, measure, methods, models, streams
+from cretta import data, functional, methods, metrics, models, streams
 from cretta.adapter import Adapter
 from cretta.buffer import SourceBuffer
 from cretta.errors import BatchError, BusyError, CrettaError, ModelError, OptionError, StateError
@@ -32,8 +32,8 @@ __all__ = [
     "data",
     "energy",
     "functional",
-    "measure",
     "methods",
+    "metrics",
     "models",
     "streams",
 ]

@@ -19,8 +19,8 @@ from cretta.bench.result import BatchRow, batch_row
 from cretta.bench.run import Run
 from cretta.bench.workshop import Domain, Workshop
 from cretta.errors import StateError
-from cretta.measure import count_operations
-from cretta.measure.memory import PeakMeter, peak_meter
+from cretta.metrics import count_operations
+from cretta.metrics.memory import PeakMeter, peak_meter
 from cretta.streams import Batch
 
 KIND = "state of a run"

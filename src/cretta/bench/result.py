@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cretta.functional import energy
-from cretta.measure import calibration_bins
 from cretta.method import Record
+from cretta.metrics import calibration_bins
 
 BINS = 10
 

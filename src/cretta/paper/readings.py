@@ -11,7 +11,7 @@ import numpy as np
 from cretta.bench import BatchRow, Result, Run
 from cretta.bench.result import measures
 from cretta.errors import OptionError
-from cretta.measure import mean_corruption_error
+from cretta.metrics import mean_corruption_error
 from cretta.report.content import Cell, Series, cell
 from cretta.report.spread import jackknife
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cretta.measure import Calibration
+from cretta.metrics import Calibration
 
 
 @dataclass

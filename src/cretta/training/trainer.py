@@ -22,7 +22,7 @@ from cretta import states
 from cretta.data import ArrayDataset, ImageDataset
 from cretta.errors import OptionError, StateError
 from cretta.files import replacing
-from cretta.measure import Accuracy, Calibration
+from cretta.metrics import Accuracy, Calibration
 from cretta.models.weights import WEIGHTS
 from cretta.norm import norm_layers
 from cretta.training import backends

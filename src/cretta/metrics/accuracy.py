@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cretta.measure.check import check_scores
+from cretta.metrics.check import check_scores
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:

@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import cretta
 import textbook
 from cretta.errors import BatchError, OptionError
-from cretta.measure import Cost, flops, measure_cost, paper_flops, peak_memory
-from cretta.measure.cost import MEGABYTE
-from cretta.measure.memory import StoragePeak
+from cretta.metrics import Cost, flops, measure_cost, paper_flops, peak_memory
+from cretta.metrics.cost import MEGABYTE
+from cretta.metrics.memory import StoragePeak
 from cretta.models.wide_resnet import WideResNet
 
 AnyAdapter = cretta.Adapter[Any]

@@ -17,7 +17,7 @@ class OperationCount(TorchDispatchMode):
     """Counts operations while they are executed.
 
     ``total`` is of all convolutions and matrix products, of the pass back too. ``forward`` is of forwards of networks,
-    by the rules of :func:`cretta.measure.paper_flops`: from when a module that ``is_network`` is called until it
+    by the rules of :func:`cretta.metrics.paper_flops`: from when a module that ``is_network`` is called until it
     returns. The pass back happens outside of that, and so do losses, augmentations and optimisers.
 
     The formulas are those of :class:`torch.utils.flop_counter.FlopCounterMode`, which itself follows modules in a way

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics.functional.text import perplexity
 
 from cretta.errors import BatchError
-from cretta.measure import BrierScore, NegativeLogLikelihood, brier_score, negative_log_likelihood
+from cretta.metrics import BrierScore, NegativeLogLikelihood, brier_score, negative_log_likelihood
 
 LOG = math.log
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cretta.errors import OptionError
-from cretta.measure.check import check_probabilities
+from cretta.metrics.check import check_probabilities
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

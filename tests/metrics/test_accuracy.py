@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cretta.errors import BatchError
-from cretta.measure import Accuracy, accuracy
+from cretta.metrics import Accuracy, accuracy
 
 
 def random_scores(count: int, classes: int = 7) -> tuple[Tensor, Tensor]:

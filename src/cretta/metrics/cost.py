@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from cretta.adapter import Adapter
 from cretta.errors import OptionError
-from cretta.measure.memory import peak_meter
-from cretta.measure.operations import OperationCount
 from cretta.methods.source import Source
+from cretta.metrics.memory import peak_meter
+from cretta.metrics.operations import OperationCount
 
 MEGABYTE = 2**20
 """As in the paper: there CreTTA takes 1105.78 more than TENT, for activations that alone are 1127 million bytes."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cretta.errors import OptionError
-from cretta.measure import mean_corruption_error
+from cretta.metrics import mean_corruption_error
 
 NAMES = [f"corruption {number}" for number in range(15)]
 

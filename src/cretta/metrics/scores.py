@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cretta.errors import BatchError
-from cretta.measure.check import check_probabilities, check_scores
+from cretta.metrics.check import check_probabilities, check_scores
 
 
 def negative_log_likelihood(logits: Tensor, labels: Tensor) -> float:

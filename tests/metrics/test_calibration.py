@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from cretta.errors import BatchError, OptionError
-from cretta.measure import Bins, Calibration, calibration_bins, calibration_error
+from cretta.metrics import Bins, Calibration, calibration_bins, calibration_error
 
 
 def two(confidences: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
