@@ -433,7 +433,7 @@ def test_a_full_disk(tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch:
         real(*arguments, **options)
 
     monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(StateError, match=r"No space left on device.*the same command goes on"):
+    with pytest.raises(StateError, match=r"No space left on device.*run the same command again"):
         predict(array(), adapter(), output=output, batch_size=BATCH, save_every=0)
     assert calls == [4]
     assert not output.exists()

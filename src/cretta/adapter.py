@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from cretta import states
 from cretta.buffer import SourceBuffer
 from cretta.errors import BatchError, BusyError, ModelError, OptionError, StateError
 from cretta.functional import energy
@@ -27,6 +26,7 @@ from cretta.method import Facts, Objective, Options, Record
 from cretta.network import Arguments, Classifier, FlatParameters, compiled, share
 from cretta.norm import NormStatistics, StreamAverage, norm_layers, norm_parameter_names, under
 from cretta.options import unknown
+from cretta.storage import tensorfile
 
 NO_NORM = "no normalisation layer with learnable γ and β"
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
@@ -368,12 +368,12 @@ class Adapter(Learner, Generic[OptionsT]):
             state = self.state() | {f"range.{name}": value for name, value in self._inputs.state().items()}
             if self._watch is not None:
                 state |= {f"guard.{name}": value for name, value in self._watch.state().items()}
-            states.write(path, state, self._description())
+            tensorfile.write(path, state, self._description())
 
     def restore(self, path: str | Path) -> None:
         """Takes up a state that :meth:`save` wrote for the same method and source model."""
         with self._alone():
-            state, saved = states.read(path, "state of an adapter")
+            state, saved = tensorfile.read(path, "state of an adapter")
             here = self._description()
             for key, what in (("method", "the method"), ("source", "the source model"), ("buffer", "the buffer")):
                 if saved.get(key) != here[key]:
@@ -427,7 +427,7 @@ class Adapter(Learner, Generic[OptionsT]):
     def _description(self) -> dict[str, Any]:
         if self._net_fingerprint is None:
             everything = self.net.state_dict()
-            self._net_fingerprint = states.fingerprint(
+            self._net_fingerprint = tensorfile.fingerprint(
                 part for name, value in everything.items() if isinstance(value, Tensor) for part in (name, value)
             )
         options = {**dataclasses.asdict(self.options), "statistics": self.statistics}

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from cretta import augment as augmentations
-from cretta import states
 from cretta.augment import AUGMENTATIONS, Augmentation
 from cretta.data.dataset import ArrayDataset, FileDataset
 from cretta.errors import BatchError, OptionError, StateError
 from cretta.network import logits_of, share
+from cretta.storage import tensorfile
 
 KIND = "source buffer"
 SELECT = ("random", "confident", "uncertain")
@@ -191,7 +191,7 @@ class SourceBuffer:
         if self._fingerprint is None:
             labels = [] if self.labels is None else [self.labels]
             name = self.augment if isinstance(self.augment, str) else _qualified(self.augment)
-            self._fingerprint = states.fingerprint(
+            self._fingerprint = tensorfile.fingerprint(
                 [self.images, *labels, f"{name} renew={self.renews} seed={self.seed}"]
             )
         return self._fingerprint
@@ -201,7 +201,7 @@ class SourceBuffer:
         tensors = {"images": self.images} | ({} if self.labels is None else {"labels": self.labels})
         augment = self.augment if isinstance(self.augment, str) else None
         facts = {"kind": KIND, "augment": augment, "renew": self._renew, "seed": self.seed}
-        states.write(path, tensors, {**facts, "fingerprint": self.fingerprint})
+        tensorfile.write(path, tensors, {**facts, "fingerprint": self.fingerprint})
 
     @classmethod
     def load(
@@ -212,7 +212,7 @@ class SourceBuffer:
         ``verify`` reads the whole file once to compare it with its checksum. A callable augmentation is not in the
         file and must be passed again.
         """
-        tensors, facts = states.read(path, KIND, verify=verify)
+        tensors, facts = tensorfile.read(path, KIND, verify=verify)
         try:
             images, labels, seed = tensors["images"], tensors.get("labels"), int(facts["seed"])
             renew, kept, fingerprint = bool(facts["renew"]), facts["augment"], str(facts["fingerprint"])

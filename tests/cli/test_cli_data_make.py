@@ -95,7 +95,7 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert np.array_equal(made.read(range(6)), expected.read(range(6)))
     other = call(tmp_path / "photos", *options)
     assert other.exit_code == 2
-    assert "was made with --parameters tiny; asked for is no --parameters" in other.stderr
+    assert 'parameters was "tiny" and is null' in other.stderr
 
 
 def test_frost_without_its_photographs_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

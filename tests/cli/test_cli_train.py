@@ -10,9 +10,9 @@ from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from cretta import states
 from cretta.cli import app
 from cretta.data import embedded
+from cretta.storage import tensorfile
 from cretta.training.trainer import KIND
 from processes import ENVIRONMENT, LONG, command
 
@@ -42,7 +42,7 @@ def stopped(output: Path, step: int, how: signal.Signals) -> subprocess.Complete
 
 
 def steps_in(checkpoint: Path) -> int:
-    _, facts = states.read(checkpoint, KIND)
+    _, facts = tensorfile.read(checkpoint, KIND)
     return int(facts["step"])
 
 

@@ -1,3 +1,4 @@
+import fcntl
 import queue
 import signal
 import subprocess
@@ -9,7 +10,6 @@ import fetch_site
 import pytest
 from fetch_site import Site, assert_toy, offer, stall_at, toy, toy_folder
 
-from cretta import files
 from cretta.data.catalogue import Archive
 from cretta.data.fetch import get
 from processes import LONG
@@ -81,16 +81,17 @@ def test_a_lock_on_a_file_that_was_removed_does_not_count(
     site: Site, content: bytes, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who held the lock removes its file at the end; who waited for it has that one open still."""
-    lock_file = files._lock
+    flock = fcntl.flock
     locks: list[int] = []
 
-    def late(descriptor: int) -> bool:
-        if not locks:
-            (home / ".toy.lock").unlink()
-        locks.append(descriptor)
-        return lock_file(descriptor)
+    def late(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_EX:
+            if not locks:
+                (home / ".toy.lock").unlink()
+            locks.append(descriptor)
+        flock(descriptor, operation)
 
-    monkeypatch.setattr(files, "_lock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     get(toy(offer(site, content)), root=home)
     assert len(locks) == 2
     assert_toy(home)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import cretta
 import textbook
-from cretta import states
 from cretta.errors import BatchError, ModelError, OptionError, StateError
 from cretta.models.opened import Opened, open_model
+from cretta.storage import tensorfile
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 STREAM = textbook.batches((8, 5, 8))
@@ -183,7 +183,7 @@ def test_a_checkpoint(ending: str, tmp_path: Path) -> None:
 def test_weights_of_cretta_train_say_what_they_are_of(tmp_path: Path) -> None:
     net, path = cretta.models.build("resnet-8", classes=2).eval(), tmp_path / "trained.safetensors"
     facts = {"kind": "model weights", "architecture": "resnet-8", "classes": ["cat", "dog"], "side": 16}
-    states.write(path, net.state_dict(), facts)
+    tensorfile.write(path, net.state_dict(), facts)
     opened = open_model(str(path))
     assert (opened.kind, opened.classes, opened.side) == ("checkpoint", ("cat", "dog"), 16)
     x = torch.rand(2, 3, 16, 16)

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from cretta import states
 from cretta.data import ArrayDataset, embedded
 from cretta.errors import OptionError, StateError
 from cretta.models import build, load, load_checkpoint
 from cretta.models.opened import open_model
+from cretta.storage import tensorfile
 from cretta.training import Progress, Recipe, train, trainer
 from cretta.training.augmix import augmix
 from cretta.training.trainer import evaluate, flip_and_crop, jensen_shannon
@@ -89,7 +89,7 @@ def test_what_is_written_is_the_model_and_says_what_it_is(tmp_path: Path) -> Non
     again = load_checkpoint(path, build("resnet-8-4")).eval()
     x = torch.rand(3, 3, 32, 32)
     torch.testing.assert_close(again(x), trained(x))
-    _, facts = states.read(path, "model weights")
+    _, facts = tensorfile.read(path, "model weights")
     assert facts["architecture"] == "resnet-8-4"
     opened = open_model(str(path))
     assert opened.side == 32
@@ -168,7 +168,7 @@ def test_the_log_has_a_row_per_epoch_with_the_accuracy_on_held_out_images(tmp_pa
     rows = _without_time(tmp_path / "out.csv")
     assert float(rows[1]["accuracy"]) == pytest.approx(accuracy, rel=1e-5)
     assert float(rows[1]["calibration_error"]) == pytest.approx(error, rel=1e-5)
-    assert states.read(tmp_path / "out.safetensors", "model weights")[1]["holdout_accuracy"] == accuracy
+    assert tensorfile.read(tmp_path / "out.safetensors", "model weights")[1]["holdout_accuracy"] == accuracy
 
 
 def test_held_out_images_are_not_trained_on(tmp_path: Path) -> None:

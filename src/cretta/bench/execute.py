@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from cretta import states
 from cretta.adapter import Adapter
 from cretta.bench.benchmarks import CLEAN
 from cretta.bench.result import BatchRow, batch_row
@@ -21,6 +20,7 @@ from cretta.bench.workshop import Domain, Workshop
 from cretta.errors import StateError
 from cretta.metrics import count_operations
 from cretta.metrics.memory import PeakMeter, peak_meter
+from cretta.storage import tensorfile
 from cretta.streams import Batch
 
 KIND = "state of a run"
@@ -142,7 +142,7 @@ def _note(path: Path, run: Run, model: Adapter[Any], rows: list[BatchRow], peak:
     told = [dataclasses.asdict(row) for row in rows]
     facts = {"kind": KIND, "run": run.describe(), "rows": told, "peak": peak}
     path.mkdir(parents=True, exist_ok=True)
-    states.write(path / f"{len(rows):06d}.rows", {}, facts)
+    tensorfile.write(path / f"{len(rows):06d}.rows", {}, facts)
     model.save(path / f"{len(rows):06d}.state")
     for old in path.iterdir():
         if old.stem != f"{len(rows):06d}":
@@ -155,7 +155,7 @@ def _taken_up(path: Path | None, run: Run, model: Adapter[Any]) -> tuple[list[Ba
         return [], 0
     for state in sorted(path.glob("*.state"), reverse=True):
         try:
-            _, facts = states.read(state.with_suffix(".rows"), KIND)
+            _, facts = tensorfile.read(state.with_suffix(".rows"), KIND)
             if facts["run"] != json.loads(json.dumps(run.describe())):
                 continue
             model.restore(state)

@@ -23,7 +23,7 @@ import torch
 from cretta import native
 from cretta.bench.result import BatchRow, Result
 from cretta.errors import StateError
-from cretta.files import held, replacing
+from cretta.storage import atomic_write, lock
 
 _METADATA = b"cretta"
 FORMAT = 1
@@ -123,11 +123,8 @@ class Store:
         table = table.replace_schema_metadata({_METADATA: json.dumps(content, sort_keys=True).encode()})
         for left in self.folder.glob(f".{result.key}.parquet.*"):  # by a process that was killed while it wrote
             left.unlink(missing_ok=True)
-        try:
-            with replacing(self.path(result.key)) as temporary:
-                pq.write_table(table, temporary)
-        except OSError as wrong:
-            raise StateError(f"cannot keep a result in {self.folder}: {wrong}.") from wrong
+        with atomic_write(self.path(result.key)) as temporary:
+            pq.write_table(table, temporary)
         self.forget(result.key)
 
     def forget(self, key: str) -> None:
@@ -136,7 +133,7 @@ class Store:
 
     def claim(self, key: str) -> AbstractContextManager[bool]:
         """Whether this process may work on the run; another that does holds it until it ends, however it ends."""
-        return held(self.folder / f"{key}.lock")
+        return lock(self.folder / f"{key}.lock")
 
 
 def provenance(materials: dict[str, str], device: torch.device) -> dict[str, Any]:

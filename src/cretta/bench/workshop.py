@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cretta import states
 from cretta.adapter import Adapter
 from cretta.bench.benchmarks import CLEAN, FIXED, Benchmark, benchmark, is_folder
 from cretta.bench.fingerprint import fingerprint
@@ -26,6 +25,7 @@ from cretta.data.folder import CLASSES, class_file, some
 from cretta.errors import OptionError
 from cretta.methods import adapt, get
 from cretta.models.opened import Opened, open_model
+from cretta.storage import tensorfile
 
 ROOM = 512 * 2**20
 """Bytes of decoded or corrupted images to keep."""
@@ -218,4 +218,4 @@ def _of_network(net: nn.Module) -> str:
     state = net.state_dict()
     parts = [part for name, value in state.items() for part in (name, value) if isinstance(value, Tensor)]
     graph = getattr(net, "code", "")  # of compiled and exported modules; others print what they are made of
-    return states.fingerprint([str(list(state)), repr(net), str(graph), *parts])[:16]
+    return tensorfile.fingerprint([str(list(state)), repr(net), str(graph), *parts])[:16]

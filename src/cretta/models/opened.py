@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from cretta import states
 from cretta.data.cifar import CIFAR10_CLASSES
 from cretta.errors import ModelError, OptionError, StateError
 from cretta.models.normalised import channel_values, put_in_front
 from cretta.models.weights import WEIGHTS, build, load, load_checkpoint, names
+from cretta.storage import tensorfile
 
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
 _SHIPPED_CLASSES = {"wrn-40-2-cifar10": CIFAR10_CLASSES}
@@ -183,7 +183,7 @@ def _checkpoint(path: Path, architecture: str | None, classes: int | None, norma
 def _facts(path: Path) -> dict[str, Any]:
     """What `cretta train` wrote of the network beside its weights; nothing for checkpoints made elsewhere."""
     try:
-        return states.read(path, WEIGHTS, verify=False)[1] if path.suffix == ".safetensors" else {}
+        return tensorfile.read(path, WEIGHTS, verify=False)[1] if path.suffix == ".safetensors" else {}
     except StateError:
         return {}
 

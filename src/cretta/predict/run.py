@@ -16,18 +16,18 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from cretta import states, streams
+from cretta import streams
 from cretta.adapter import Adapter
 from cretta.data.dataset import ImageDataset, Pixels
 from cretta.errors import CrettaError, OptionError, StateError
-from cretta.files import replacing
 from cretta.predict import joined
 from cretta.predict.ahead import ahead
 from cretta.predict.labels import Labels
 from cretta.predict.reader import ImageNames, Reader, UnreadableError
 from cretta.predict.rows import Rows, schema, table
 from cretta.predict.summary import Counting, Summary
-from cretta.predict.work import Kept, WorkFolder, writing
+from cretta.predict.work import Kept, WorkFolder
+from cretta.storage import atomic_write, tensorfile
 
 
 def predict(
@@ -114,8 +114,8 @@ def _described(model: Adapter[Any]) -> dict[str, Any]:
         "torch": torch.__version__,
         "method": model.name,
         "options": dataclasses.asdict(model.options),
-        "weights": states.fingerprint(weights),
-        "state at the start": states.fingerprint(start),
+        "weights": tensorfile.fingerprint(weights),
+        "state at the start": tensorfile.fingerprint(start),
         "buffer": model.buffer.fingerprint if model.buffer is not None and model.facts.source_data else None,
         "device": model.generator.device.type,
     }
@@ -235,7 +235,7 @@ class Run:
                 yield part
 
         columns = schema("label" in self.work.columns())
-        with writing(output), replacing(output, within=self.work.folder) as temporary:
+        with atomic_write(output, within=self.work.folder) as temporary:
             joined.write(temporary, output.suffix, counted(), columns, self.work.settings)
         summary = counting.summary
         summary.resumed, summary.seconds = self.resumed, self.seconds

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from cretta.adapter import Adapter
 from cretta.errors import BusyError, StateError
-from cretta.files import held, replacing
+from cretta.storage import atomic_write, lock
 
 OURS = ("settings.json", "lock", "part-*", "state-*", ".settings*", ".part-*", ".state-*", ".*.csv.*", ".*.parquet.*")
 STATES = 2
@@ -52,7 +52,7 @@ class WorkFolder:
     def __enter__(self) -> Self:
         with writing(self.folder):
             self.folder.mkdir(exist_ok=True)
-            alone = self._leaving.enter_context(held(self.folder / "lock"))
+            alone = self._leaving.enter_context(lock(self.folder / "lock"))
         if not alone:
             self._leaving.close()
             raise BusyError(f"another process is at work in {self.folder}; wait for it, or choose another output.")
@@ -77,7 +77,7 @@ class WorkFolder:
         file = self.folder / "settings.json"
         if not any(self.folder.glob("part-*")):
             self._clear(keep=("lock",))
-            with writing(file), replacing(file) as temporary:
+            with atomic_write(file) as temporary:
                 temporary.write_text(json.dumps(self.settings, indent=1))
             return
         try:
@@ -135,7 +135,7 @@ class WorkFolder:
         """Puts away the rows of the batches from ``before`` to ``now``, then the state after them."""
         part = self.folder / f"part-{before.batches:08d}-{now.batches:08d}.parquet"
         facts = {"images": str(now.images), "mark": now.mark}
-        with writing(part), replacing(part) as temporary:
+        with atomic_write(part) as temporary:
             pq.write_table(table.replace_schema_metadata(facts), temporary)
         state = self.folder / f"state-{now.batches:08d}.safetensors"
         model.save(state)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from cretta.files import replacing
+from cretta.storage import atomic_write
 from cretta.training.trainer import Row
 
 
@@ -29,5 +29,5 @@ def draw_curve(log: Sequence[Row], path: Path, title: str) -> None:
         right.plot([row.epoch for row in measured], values, color="tab:blue", marker=".", label=label)
         right.set(ylabel="accuracy, %")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary, format="png", dpi=120)

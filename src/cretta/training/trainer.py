@@ -18,13 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cretta import states
 from cretta.data import ArrayDataset, ImageDataset
 from cretta.errors import OptionError, StateError
-from cretta.files import replacing
 from cretta.metrics import Accuracy, Calibration
 from cretta.models.weights import WEIGHTS
 from cretta.norm import norm_layers
+from cretta.storage import atomic_write, tensorfile
 from cretta.training import backends
 from cretta.training.augmix import augmix
 from cretta.training.recipe import Recipe
@@ -144,7 +143,7 @@ def train(
         row = max(run.log, key=lambda row: row.accuracy) if recipe.best else run.log[-1]
         about |= {"holdout_accuracy": row.accuracy, "holdout_calibration_error": row.calibration_error}
     about["backend"] = run.backend
-    states.write(target, model.state_dict(), {key: _finite(value) for key, value in about.items()})
+    tensorfile.write(target, model.state_dict(), {key: _finite(value) for key, value in about.items()})
     checkpoint.unlink(missing_ok=True)
     return trained
 
@@ -164,13 +163,13 @@ def checkpoint_settings(output: str | Path) -> dict[str, Any]:
     path = checkpoint_of(output)
     if not path.is_file():
         raise StateError(f"{path}: no such file; expected the checkpoint of an unfinished training of {output}.")
-    settings: dict[str, Any] = states.read(path, KIND)[1]["settings"]
+    settings: dict[str, Any] = tensorfile.read(path, KIND)[1]["settings"]
     return settings
 
 
 def write_log(path: Path, log: list[Row]) -> None:
     """Replace the CSV file at ``path`` by these rows."""
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([field.name for field in dataclasses.fields(Row)])
         for row in log:
@@ -404,10 +403,10 @@ class _Run:
         log = [{name: _finite(value) for name, value in dataclasses.asdict(row).items()} for row in self.log]
         place = {"step": self.step, "seconds": self.seconds, "losses": self.losses, "averaged": self.averaged}
         about = {"kind": KIND, "about": self.about, "settings": self.settings, "backend": self.backend, "log": log}
-        states.write(path, tensors, {**about, **place})
+        tensorfile.write(path, tensors, {**about, **place})
 
     def restore(self, path: Path) -> None:
-        tensors, facts = states.read(path, KIND)
+        tensors, facts = tensorfile.read(path, KIND)
         if facts["about"] != self.about:
             differing = [key for key in self.about if facts["about"].get(key) != self.about[key]]
             raise StateError(

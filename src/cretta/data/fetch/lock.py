@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 
 from cretta.errors import StateError
-from cretta.files import held
+from cretta.storage import lock
 
 from .job import Job
 
@@ -17,7 +17,7 @@ def alone(job: Job) -> Iterator[None]:
     while True:
         with contextlib.ExitStack() as stack:
             try:
-                ours = stack.enter_context(held(job.home / f".{job.wanted.name}.lock"))
+                ours = stack.enter_context(lock(job.home / f".{job.wanted.name}.lock"))
             except OSError as error:
                 raise StateError(f"{job.home} cannot be written to ({error}): give another folder as root.") from error
             if ours:

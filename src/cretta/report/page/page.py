@@ -6,9 +6,7 @@ import base64
 import hashlib
 import html
 import io
-import os
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from cretta.bench import Result
-from cretta.errors import OptionError, StateError
+from cretta.errors import OptionError
 from cretta.report.charts import render
 from cretta.report.content import Chart, Table
 from cretta.report.groups import Group, by_setting, grouped
@@ -27,6 +25,7 @@ from cretta.report.page.payload import groups_payload, runs_payload, script_json
 from cretta.report.ranking import Mark, marks, number, spread
 from cretta.report.styles import Style, styles
 from cretta.report.summary import over, overall_table, summary_charts, summary_tables
+from cretta.storage import atomic_write
 
 Example = bytes | NDArray[np.uint8]
 """A PNG file, or pixels (H, W, 3)."""
@@ -229,11 +228,5 @@ def _png(pixels: NDArray[np.uint8], name: str) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as wrong:
-        raise StateError(f"cannot write {path}: {wrong}.") from wrong
-    finally:
-        temporary.unlink(missing_ok=True)

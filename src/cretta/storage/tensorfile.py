@@ -1,4 +1,4 @@
-"""Tensors and facts in one safetensors file, written whole or not at all."""
+"""Tensors, JSON facts and a SHA-256 checksum in one safetensors file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cretta.errors import StateError
-from cretta.files import replacing
+from cretta.storage.files import atomic_write
 
 _KEY = "cretta"
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Writes ``tensors`` and JSON-able ``facts`` beside ``path``, then moves the file into place."""
+    """Write ``tensors`` and JSON-able ``facts`` to ``path``, atomically."""
     target = Path(path)
     if not target.parent.is_dir():
         raise StateError(f"cannot write {target}: the folder {target.parent} does not exist; make it first.")
@@ -29,41 +29,41 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Ma
         raise StateError(f"cannot write {target}: it is a folder; give the name of a file in it.")
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # One entry: safetensors writes several in no fixed order, and equal content should make equal files.
-    metadata = {_KEY: json.dumps({"facts": facts, "sha256": _content(ready, facts)})}
-    try:
-        with replacing(target) as temporary:
-            temporary.touch(mode=0o666)
-            mode = temporary.stat().st_mode  # as the umask has it; save_file would let only the owner read
+    metadata = {_KEY: json.dumps({"facts": facts, "sha256": _checksum(ready, facts)})}
+    with atomic_write(target) as temporary:
+        temporary.touch(mode=0o666)
+        mode = temporary.stat().st_mode  # as the umask has it; save_file would let only the owner read
+        try:
             save_file(ready, temporary, metadata=metadata)
-            temporary.chmod(mode)
-    except (OSError, SafetensorError) as wrong:
-        raise StateError(f"cannot write {target}: {wrong}. The old file, if there was one, is as it was.") from wrong
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+        temporary.chmod(mode)
 
 
 def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads what :func:`write` wrote; tensors are memory-mapped. ``kind`` must be the one in its facts.
+    """Return the memory-mapped tensors and the facts that :func:`write` wrote; ``kind`` must be the one in the facts.
 
     ``verify`` reads everything once and compares it with the checksum in the file.
     """
     if not Path(path).is_file():
-        raise StateError(f"{path}: no such file; needed is a {kind} saved by cretta.")
+        raise StateError(f"{path}: no such file; expected a {kind} saved by cretta.")
     try:
         with safe_open(path, framework="pt") as file:
-            kept = json.loads((file.metadata() or {}).get(_KEY, "null"))
+            content = json.loads((file.metadata() or {}).get(_KEY, "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, OSError) as wrong:
-        raise StateError(f"{path}: not a readable {kind} ({wrong}); it may be damaged, save it anew.") from wrong
-    facts = kept.get("facts") if isinstance(kept, dict) else None
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise StateError(f"{path}: not a readable {kind} ({error}); it may be damaged, save it again.") from error
+    facts = content.get("facts") if isinstance(content, dict) else None
     if not isinstance(facts, dict):
         raise StateError(f"{path}: holds something not saved by cretta, not a {kind}.")
     if facts.get("kind") != kind:
         raise StateError(f"{path}: holds {facts.get('kind')!r}, not a {kind}.")
-    if verify and kept.get("sha256") != _content(tensors, facts):
-        raise StateError(f"{path}: the content does not match its checksum; the file is damaged, save it anew.")
+    if verify and content.get("sha256") != _checksum(tensors, facts):
+        raise StateError(f"{path}: the content does not match its checksum; the file is damaged, save it again.")
     return tensors, facts
 
 
-def _content(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
     parts: list[Tensor | str] = [json.dumps(facts, sort_keys=True)]
     for name in sorted(tensors):
         parts += [name, tensors[name]]
@@ -71,7 +71,7 @@ def _content(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
 
 
 def fingerprint(parts: Iterable[Tensor | str]) -> str:
-    """SHA-256 of tensors (dtype, shape, bytes) and strings, in order."""
+    """Return the SHA-256 of tensors (dtype, shape, bytes) and strings, in order."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):

@@ -1,0 +1,88 @@
+"""Atomic writes, and locks that the system releases when their process ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from cretta.errors import BusyError, StateError
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def atomic_write(path: Path, *, within: Path | None = None, sync: bool = True) -> Iterator[Path]:
+    """Yield the name of a temporary file to write; rename it to ``path`` at the end, or remove it after an error.
+
+    Until then it is a hidden file beside ``path``, or in the folder ``within`` on the same file system. ``sync`` waits
+    until the content is on the disk, so that it survives a crash of the machine. A failed write raises
+    :class:`~cretta.errors.StateError`.
+    """
+    temporary = (within or path.parent) / f".{path.name}.{uuid.uuid4().hex}"
+    try:
+        with write_errors(path):
+            yield temporary
+            if sync:
+                with temporary.open("rb+") as written:
+                    os.fsync(written.fileno())
+            os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Replace an ``OSError`` by a :class:`~cretta.errors.StateError` that names ``path`` and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise StateError(
+            f"cannot write {path}: {error.strerror or error}. What was saved before is unchanged; solve this, then run "
+            "the same command again."
+        ) from error
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[bool]:
+    """Try to lock the file ``path``; yield whether this process holds the lock.
+
+    The lock ends with the context or with the process, even if that is killed. The file is removed at the end.
+    """
+    from filelock import FileLock, Timeout  # only where it is used: `import cretta` does not need it
+
+    file_lock = FileLock(path)
+    locked = True
+    try:
+        file_lock.acquire(timeout=0)
+    except Timeout:
+        locked = False
+    except OSError as error:
+        # Some network file systems have no locks; work without one there.
+        if error.errno not in _NO_LOCKS:
+            raise
+    try:
+        yield locked
+    finally:
+        if locked:
+            # Removed while it is held: whoever waits for the removed file notices that by its link count.
+            with suppress(OSError):  # Windows does not remove an open file
+                path.unlink(missing_ok=True)
+            file_lock.release()
+
+
+@contextmanager
+def require_lock(path: Path) -> Iterator[None]:
+    """Hold the lock ``path``; raise :class:`~cretta.errors.BusyError` if another process has it."""
+    with ExitStack() as stack:
+        with write_errors(path):
+            locked = stack.enter_context(lock(path))
+        if not locked:
+            raise BusyError(
+                f"another process is working in {path.parent}; wait until it has finished, or choose another output."
+            )
+        yield
