@@ -25,7 +25,7 @@ from contextlib import nullcontext
 import torch
 
 from cretta.bench import Buffer, Run, Store, Workshop, run_all
-from cretta.metrics.memory import peak_meter
+from cretta.metrics import peak_meter
 
 METHODS = ("source", "tent", "cretta")
 LIMIT = 2.0

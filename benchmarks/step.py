@@ -27,8 +27,7 @@ from torch import Tensor, nn
 import cretta
 from cretta import native
 from cretta.data import corrupt, embedded
-from cretta.metrics import count_operations
-from cretta.metrics.memory import peak_meter
+from cretta.metrics import count_operations, peak_meter
 from cretta.metrics.operations import OperationCount
 
 BUFFER = 100
@@ -200,7 +199,7 @@ class Contender:
         if isinstance(self.step, cretta.Adapter):
             return count_operations(self.step, few)[1]
         twin = self.make()
-        count = OperationCount(lambda module: module in twin.networks())
+        count = OperationCount(twin.networks)
         with count:
             twin(few)
         return count.forward

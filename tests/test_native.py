@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import cretta
 import textbook
 from cretta import frugal, native
-from cretta.metrics.memory import peak_meter
+from cretta.metrics import peak_meter
 from cretta.models import WideResNet
 from cretta.network import _same, _similar
 

@@ -143,7 +143,7 @@ def test_labels_give_accuracy_and_calibration(tmp_path: Path) -> None:
         x = torch.from_numpy(pixels()[start : start + BATCH]).permute(0, 3, 1, 2).float() / 255
         logits.append(again(x))
     scores, labels = torch.cat(logits), torch.from_numpy(dataset.labels)
-    assert summary.accuracy == cretta.metrics.accuracy(scores, labels)
+    assert summary.accuracy == cretta.metrics.BatchScores.of(scores, labels).accuracy
     assert summary.calibration_error == pytest.approx(
         cretta.metrics.calibration_error(scores.softmax(-1), labels), abs=1e-9
     )

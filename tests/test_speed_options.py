@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cretta
 import textbook
 from cretta.errors import OptionError
-from cretta.metrics import peak_memory
 from cretta.models import WideResNet
+from step_memory import peak_memory
 
 DOUBLE = torch.float64
 LR = 5e-3

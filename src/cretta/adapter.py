@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Self
 
 import torch
 from torch import Tensor, nn
@@ -400,6 +400,26 @@ class Adapter(Learner, Generic[OptionsT]):
             self._inputs.load(inputs, self.generator.device)
             if self._watch is not None:
                 self._watch.load(guard, self.generator.device)
+
+    def clone(self, **options: Any) -> Self:
+        """Return an independent adapter of the same method, network, buffer and state, with some ``options`` changed.
+
+        What is computed once and not part of the state, such as energies of source samples, is computed again.
+        """
+        with self._alone():
+            defaults = {field.name: field.default for field in dataclasses.fields(self.options)}
+            changed = {name: value for name, value in vars(self.options).items() if value != defaults[name]}
+            changed["skip"] = self.skip  # full names; those of a preset match parts of names
+            clone = type(self)(self.net, self.buffer, **(changed | options))
+            clone.load(self.state())
+            clone._inputs.load(self._inputs.state(), self.generator.device)
+            if self._watch is not None and clone._watch is not None:
+                clone._watch.load(self._watch.state(), self.generator.device)
+            return clone
+
+    def networks(self) -> Iterator[nn.Module]:
+        """Yield the modules that the adapter calls: the adapting copy of ``net``, and the frozen ones it has so far."""
+        yield from (classifier.module for classifier in (self.model, *self._frozen.values()))
 
     def __repr__(self) -> str:
         defaults = {f.name: f.default for f in dataclasses.fields(self.options)}

@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from cretta.errors import BatchError, OptionError
-from cretta.metrics import Bins, Calibration, calibration_bins, calibration_error
+from cretta.metrics import Bins, calibration_error
 
 
 def two(confidences: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
@@ -132,39 +132,27 @@ def test_agrees_with_torchmetrics(seed: int, classes: int) -> None:
 def test_streaming_equals_at_once(seed: int) -> None:
     probabilities, labels = random_predictions(500, seed=seed)
     cuts = torch.randint(1, 60, (60,), generator=torch.Generator().manual_seed(seed)).cumsum(0)
-    places = cuts[cuts < 500].tolist()
-    running = Calibration()
-    for part, part_labels in zip(probabilities.tensor_split(places), labels.tensor_split(places), strict=True):
-        running.update(part, part_labels)
-    assert running.value == pytest.approx(calibration_error(probabilities, labels), abs=1e-12)
-    # A stream's error is no mean of its batches' errors.
-    parts = zip(probabilities.tensor_split(places), labels.tensor_split(places), strict=True)
-    mean = sum(calibration_error(p, y) * len(y) for p, y in parts) / 500
-    assert running.value < mean - 1e-3
+    indices = cuts[cuts < 500].tolist()
+    batches = list(zip(probabilities.tensor_split(indices), labels.tensor_split(indices), strict=True))
+    running = Bins.empty()
+    for part, part_labels in batches:
+        running += Bins.from_probabilities(part, part_labels)
+    assert running.calibration_error == pytest.approx(calibration_error(probabilities, labels), abs=1e-12)
+    # The error of a stream is not the mean of the errors of its batches.
+    mean = sum(calibration_error(p, y) * len(y) for p, y in batches) / 500
+    assert running.calibration_error < mean - 1e-3
 
 
-def test_memory_does_not_grow_with_the_stream() -> None:
-    running = Calibration(bins=15)
-
-    def held() -> int:
-        return sum(value.numel() for value in vars(running).values() if isinstance(value, Tensor))
-
-    running.update(*random_predictions(10))
-    before = held()
-    for seed in range(20):
-        running.update(*random_predictions(100, seed=seed))
-    assert held() == before
-
-
-def test_the_value_can_be_read_at_any_time() -> None:
-    running = Calibration()
-    assert math.isnan(running.value)
-    running.update(two([0.75] * 2), labels_of([True, True]))
-    assert running.value == pytest.approx(0.25)
-    running.update(two([0.75] * 2), labels_of([False, True]))
-    # Three of four right at 0.75.
-    assert running.value == pytest.approx(0, abs=1e-12)
-    assert type(running.value) is float
+def test_values_can_be_read_at_any_time() -> None:
+    running = Bins.empty()
+    assert all(math.isnan(value) for value in (running.calibration_error, running.accuracy, running.mean_confidence))
+    running += Bins.from_probabilities(two([0.75] * 2), labels_of([True, True]))
+    assert (running.calibration_error, running.accuracy) == pytest.approx((0.25, 1))
+    running += Bins.from_probabilities(two([0.75] * 2), labels_of([False, True]))
+    # Three of four are correct at 0.75.
+    assert (running.calibration_error, running.accuracy) == pytest.approx((0, 0.75), abs=1e-12)
+    assert running.mean_confidence == pytest.approx(0.75)
+    assert type(running.calibration_error) is float
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -175,11 +163,14 @@ def test_half_precision_probabilities_are_taken(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("bins", [0, -1, 1.5, 10.0, True, None, "10"])
-def test_wrong_bins(bins: Any) -> None:
-    with pytest.raises(OptionError, match=r"bins=.*a whole number, at least 1"):
-        Calibration(bins)
-    with pytest.raises(OptionError, match=r"bins=.*a whole number, at least 1"):
-        calibration_error(two([0.7]), labels_of([True]), bins)
+def test_wrong_numbers_of_bins_are_refused(bins: Any) -> None:
+    for build in (
+        lambda: Bins.empty(bins),
+        lambda: Bins.from_confidence(torch.tensor([0.5]), torch.tensor([True]), bins),
+        lambda: calibration_error(two([0.7]), labels_of([True]), bins),
+    ):
+        with pytest.raises(OptionError, match=r"bins=.*: expected an integer of at least 1"):
+            build()
 
 
 GOOD = two([0.75, 0.6])
@@ -190,13 +181,13 @@ LABELS = torch.tensor([0, 1])
     ("probabilities", "labels", "message"),
     [
         (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), "at least one row"),
-        (GOOD[0], LABELS, "needed are"),
-        (GOOD[None], LABELS, "needed are"),
-        (GOOD, torch.tensor([0]), "needed are"),
-        (GOOD, LABELS[:, None], "needed are"),
-        (GOOD, torch.tensor([0, 2]), "whole numbers from 0 to 1"),
-        (GOOD, torch.tensor([-1, 0]), "whole numbers from 0 to 1"),
-        (GOOD, LABELS.float(), "whole numbers"),
+        (GOOD[0], LABELS, "expected scores"),
+        (GOOD[None], LABELS, "expected scores"),
+        (GOOD, torch.tensor([0]), "expected scores"),
+        (GOOD, LABELS[:, None], "expected scores"),
+        (GOOD, torch.tensor([0, 2]), "integers from 0 to 1"),
+        (GOOD, torch.tensor([-1, 0]), "integers from 0 to 1"),
+        (GOOD, LABELS.float(), "integers"),
         (torch.tensor([[2.0, -1.0], [0.5, 0.5]]), LABELS, "softmax"),
         (torch.tensor([[4.0, 3.0], [1.0, 2.0]]), LABELS, "softmax"),
         (GOOD.log(), LABELS, "softmax"),
@@ -210,15 +201,9 @@ LABELS = torch.tensor([0, 1])
         *("logits that sum to 1", "logits", "log-probabilities", "per cent", "short", "nan", "infinite"),
     ],
 )
-def test_wrong_batches_are_refused_and_change_nothing(probabilities: Tensor, labels: Tensor, message: str) -> None:
+def test_wrong_batches_are_refused(probabilities: Tensor, labels: Tensor, message: str) -> None:
     with pytest.raises(BatchError, match=message):
         calibration_error(probabilities, labels)
-    running = Calibration()
-    running.update(*random_predictions(50))
-    before = running.value
-    with pytest.raises(BatchError, match=message):
-        running.update(probabilities, labels)
-    assert running.value == before
 
 
 def test_many_classes_in_half_precision_still_sum_to_one() -> None:
@@ -227,68 +212,53 @@ def test_many_classes_in_half_precision_still_sum_to_one() -> None:
 
 
 def test_bins_by_hand() -> None:
-    bins = calibration_bins(two([0.55, 0.57, 0.92, 0.6]), labels_of([True, False, True, False]))
-    assert bins.count.tolist() == [0, 0, 0, 0, 0, 3, 0, 0, 0, 1]
-    assert bins.right.tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1]
-    assert bins.confidence.tolist() == pytest.approx([0, 0, 0, 0, 0, 0.55 + 0.57 + 0.6, 0, 0, 0, 0.92])
-    assert (bins.count.dtype, bins.right.dtype, bins.confidence.dtype) == (torch.int64, torch.int64, torch.float64)
+    bins = Bins.from_probabilities(two([0.55, 0.57, 0.92, 0.6]), labels_of([True, False, True, False]))
+    assert bins.count == (0, 0, 0, 0, 0, 3, 0, 0, 0, 1)
+    assert bins.correct == (0, 0, 0, 0, 0, 1, 0, 0, 0, 1)
+    assert bins.confidence == pytest.approx([0, 0, 0, 0, 0, 0.55 + 0.57 + 0.6, 0, 0, 0, 0.92])
     # (|1.72 - 1| + |0.92 - 1|) / 4.
-    assert bins.error == pytest.approx(0.2)
+    assert bins.calibration_error == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("bins", [1, 2, 10, 15])
 def test_bins_of_batches_add_up_to_those_of_the_stream(bins: int) -> None:
     probabilities, labels = random_predictions(500)
-    running = Calibration(bins)
-    parts = []
-    for part, part_labels in zip(probabilities.split(70), labels.split(70), strict=True):
-        parts.append(calibration_bins(part, part_labels, bins))
-        running.update(part, part_labels)
-    total, whole = sum(parts, start=Bins.empty(bins)), calibration_bins(probabilities, labels, bins)
-    for found in (total, running.bins):
-        assert torch.equal(found.count, whole.count)
-        assert torch.equal(found.right, whole.right)
-        torch.testing.assert_close(found.confidence, whole.confidence, rtol=0, atol=1e-12)
-        assert found.error == pytest.approx(calibration_error(probabilities, labels, bins), abs=1e-12)
-    assert int(total.count.sum()) == len(labels)
+    parts = [
+        Bins.from_probabilities(part, part_labels, bins)
+        for part, part_labels in zip(probabilities.split(70), labels.split(70), strict=True)
+    ]
+    at_once = Bins.from_probabilities(probabilities, labels, bins)
+    for total in (Bins.sum(parts), sum(parts, start=Bins.empty(bins))):
+        assert (total.count, total.correct) == (at_once.count, at_once.correct)
+        assert total.confidence == pytest.approx(at_once.confidence, abs=1e-12)
+        assert total.calibration_error == pytest.approx(at_once.calibration_error, abs=1e-12)
+    assert Bins.sum(parts) == Bins.sum(parts[::-1])
 
 
-def test_adding_changes_neither() -> None:
-    first, second = calibration_bins(GOOD, LABELS), calibration_bins(GOOD[:1], LABELS[:1])
-    before = first.count.clone()
-    assert len(first + second) == 10
-    assert torch.equal(first.count, before)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_confidence_and_correctness_are_enough(dtype: torch.dtype) -> None:
+    probabilities, labels = random_predictions(500)
+    probabilities = probabilities.to(dtype)
+    confidence, predicted = probabilities.max(-1)
+    bins = Bins.from_confidence(confidence, predicted == labels)
+    assert bins == Bins.from_probabilities(probabilities, labels)
+    assert bins.accuracy == pytest.approx(float((predicted == labels).double().mean()))
+    assert bins.mean_confidence == pytest.approx(float(confidence.double().mean()))
 
 
-def test_empty_bins() -> None:
-    assert math.isnan(Bins.empty().error)
-    whole = calibration_bins(GOOD, LABELS)
-    assert (Bins.empty() + whole).error == whole.error
+def test_empty_bins_add_nothing() -> None:
+    bins = Bins.from_probabilities(GOOD, LABELS)
+    assert Bins.empty() + bins == bins
 
 
-def test_bins_of_different_width_do_not_add() -> None:
-    with pytest.raises(OptionError, match="10 bins cannot be added to 15"):
+def test_different_numbers_of_bins_do_not_add_up() -> None:
+    with pytest.raises(OptionError, match=r"expected the same number of bins in each part, got \[10, 15\]"):
         Bins.empty(10) + Bins.empty(15)
     with pytest.raises(TypeError):
         Bins.empty() + 1  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("bins", [0, 10.0, True])
-def test_wrong_numbers_of_bins_are_refused_by_bins_too(bins: Any) -> None:
-    for make in (Bins.empty, lambda number: calibration_bins(GOOD, LABELS, number)):
-        with pytest.raises(OptionError, match=r"bins=.*a whole number, at least 1"):
-            make(bins)
-
-
-def test_a_stream_keeps_three_numbers_a_bin() -> None:
-    running = Calibration(bins=15)
-    for seed in range(20):
-        running.update(*random_predictions(100, seed=seed))
-    assert list(vars(running)) == ["bins"]
-    assert sum(value.numel() for value in vars(running.bins).values()) == 3 * 15
-    assert not running.bins.confidence.requires_grad
-
-
-def test_gradients_are_not_kept() -> None:
+def test_gradients_are_not_stored() -> None:
     probabilities, labels = random_predictions(20)
-    assert not calibration_bins(probabilities.requires_grad_(), labels).confidence.requires_grad
+    bins = Bins.from_probabilities(probabilities.requires_grad_(), labels)
+    assert {type(value) for value in bins.confidence} == {float}

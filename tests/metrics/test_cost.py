@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import cretta
 import textbook
 from cretta.errors import BatchError, OptionError
-from cretta.metrics import Cost, flops, measure_cost, paper_flops, peak_memory
-from cretta.metrics.cost import MEGABYTE
+from cretta.metrics import count_operations
 from cretta.metrics.memory import StoragePeak
 from cretta.models.wide_resnet import WideResNet
+from step_memory import peak_memory
 
 AnyAdapter = cretta.Adapter[Any]
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -56,7 +55,16 @@ def batch(size: int = SIZE) -> Tensor:
     return textbook.batches((size,))[0]
 
 
-# Operations, forward and back.
+def flops(model: AnyAdapter, x: Tensor, **options: Any) -> int:
+    return count_operations(model, x, **options).total
+
+
+def paper_flops(model: AnyAdapter | nn.Module, x: Tensor, **options: Any) -> int:
+    model = model if isinstance(model, cretta.Adapter) else cretta.adapt(model, "source")
+    return count_operations(model, x, **options).forward
+
+
+# Operations, forward and backward.
 
 
 @pytest.mark.parametrize("every", [2, 3])
@@ -223,7 +231,7 @@ def test_what_is_said_of_the_papers_other_numbers() -> None:
     assert 23 * forward == pytest.approx(3034.98, abs=0.005)
     assert 4335.82 / forward == pytest.approx(32.9, abs=0.05)
     for number in ("131.96", "3034.98", "32.9"):
-        assert number in str(paper_flops.__doc__)
+        assert number in str(count_operations.__doc__)
 
 
 class Odd(nn.Module):
@@ -271,9 +279,8 @@ def test_networks_that_are_no_python_count_too(form: str) -> None:
 
 @pytest.mark.parametrize("scale_to", [0, -1, 200.0, True, "200"])
 def test_wrong_scales(scale_to: Any) -> None:
-    for measure in (flops, paper_flops):
-        with pytest.raises(OptionError, match=r"scale_to=.*whole number of at least 1"):
-            measure(adapter("source"), batch(), scale_to=scale_to)
+    with pytest.raises(OptionError, match=r"scale_to=.*an integer of at least 1"):
+        count_operations(adapter("source"), batch(), scale_to=scale_to)
 
 
 # Memory. A float takes 4 bytes.
@@ -460,14 +467,7 @@ def test_memory_of_a_gpu() -> None:
     assert two - tent > 0.9 * graph
 
 
-# Both together, and what they leave behind.
-
-
-def test_cost_is_the_three_measures() -> None:
-    model, x = adapter("cretta"), batch()
-    cost = measure_cost(model, x)
-    assert cost == Cost(flops(model, x) / 1e9, paper_flops(model, x) / 1e9, peak_memory(model, x) / MEGABYTE)
-    assert dataclasses.asdict(cost).keys() == {"gflops", "paper_gflops", "peak_megabytes"}
+# What counting leaves behind.
 
 
 def everything(model: AnyAdapter) -> dict[str, Tensor]:
@@ -490,12 +490,12 @@ def test_measuring_leaves_no_trace(method: str, guard: str | None) -> None:
     guard = guard if cretta.methods.get(method).facts.updates != "nothing" else None
     net, stream = textbook.small_net(width=WIDTH), textbook.batches()
     measured, other = (adapter(method, net, guard=guard, lr=1e-2) for _ in range(2))
-    measure_cost(measured, stream[0])
+    count_operations(measured, stream[0])
     assert (measured.last.size, measured.last.reason) == (0, "no batch yet")
     for x in stream:
         before, last = everything(measured), measured.last
-        measure_cost(measured, stream[-1])
-        flops(measured, stream[-1], steady=False)
+        count_operations(measured, stream[-1])
+        count_operations(measured, stream[-1], steady=False)
         textbook.assert_bits(everything(measured), before)
         assert measured.last is last
         assert torch.equal(measured(x), other(x))
@@ -505,7 +505,7 @@ def test_measuring_leaves_no_trace(method: str, guard: str | None) -> None:
 def test_measuring_raises_no_alarm_of_its_own() -> None:
     # pytest makes an error of every warning.
     strict = cretta.Guard(action="warn", classes=1.0, drift=1e-6)
-    measure_cost(adapter("tent", guard=strict, lr=1.0), batch())
+    count_operations(adapter("tent", guard=strict, lr=1.0), batch())
 
 
 def test_an_adapter_with_the_layers_of_a_preset_that_are_not_there() -> None:
@@ -515,19 +515,17 @@ def test_an_adapter_with_the_layers_of_a_preset_that_are_not_there() -> None:
     assert flops(model, batch()) == SIZE * STEADY["sar"]
 
 
-def test_a_measure_that_fails_leaves_nothing_switched_on() -> None:
+def test_a_count_that_fails_leaves_no_hooks() -> None:
     model = adapter("tent")
-    for measure in (flops, paper_flops, peak_memory, measure_cost):
-        with pytest.raises(BatchError, match="empty"):
-            measure(model, batch()[:0])
+    with pytest.raises(BatchError, match="empty"):
+        count_operations(model, batch()[:0], steady=False)
     hooks = torch.nn.modules.module._global_forward_pre_hooks, torch.nn.modules.module._global_forward_hooks
-    assert [len(found) for found in hooks] == [0, 0]
-    paper_flops(model, batch())
-    assert [len(found) for found in hooks] == [0, 0]
+    assert [len(registered) for registered in hooks] == [0, 0]
+    count_operations(model, batch())
+    assert [len(registered) for registered in hooks] == [0, 0]
 
 
-def test_what_is_no_adapter_is_refused() -> None:
+def test_what_is_not_an_adapter_is_refused() -> None:
     wrong: Any = textbook.small_net()
-    for measure in (flops, peak_memory, measure_cost):
-        with pytest.raises(OptionError, match=r"adapter is SmallNet; needed is a cretta.Adapter"):
-            measure(wrong, batch())
+    with pytest.raises(OptionError, match=r"expected a cretta.Adapter.*got SmallNet"):
+        count_operations(wrong, batch())

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from torchmetrics.functional.text import perplexity
 
 from cretta.errors import BatchError
-from cretta.metrics import BrierScore, NegativeLogLikelihood, brier_score, negative_log_likelihood
+from cretta.metrics import BatchScores, calibration_error
 
 LOG = math.log
 
@@ -20,6 +19,35 @@ def random_logits(count: int, classes: int = 5, seed: int = 0) -> tuple[Tensor, 
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(count, classes, generator=generator, dtype=torch.float64)
     return logits, torch.randint(0, classes, (count,), generator=generator)
+
+
+def negative_log_likelihood(logits: Tensor, labels: Tensor) -> float:
+    return BatchScores.of(logits, labels).negative_log_likelihood
+
+
+def brier_score(probabilities: Tensor, labels: Tensor) -> float:
+    return BatchScores.of(probabilities.log(), labels).brier_score
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    return BatchScores.of(logits, labels).accuracy
+
+
+def test_accuracy_by_hand() -> None:
+    scores = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0.0, 0.4, 0.6], [0.3, 0.3, 0.4]]).log()
+    # Predictions are 1, 0, 2, 2; the first and the third are correct: 2 / 4.
+    assert accuracy(scores, torch.tensor([1, 1, 2, 0])) == 0.5
+    assert accuracy(scores, torch.tensor([1, 0, 2, 2])) == 1.0
+    assert accuracy(scores, torch.tensor([0, 1, 1, 1])) == 0.0
+    assert accuracy(scores[:3], torch.tensor([1, 1, 1])) == pytest.approx(1 / 3)
+
+
+def test_accuracy_and_calibration_are_those_of_the_probabilities() -> None:
+    logits, labels = random_logits(500)
+    scores = BatchScores.of(logits, labels)
+    assert scores.accuracy == pytest.approx(float((logits.argmax(-1) == labels).double().mean()))
+    assert scores.calibration_error == calibration_error(logits.softmax(-1), labels)
+    assert BatchScores.of(logits - 100, labels).bins.count == scores.bins.count
 
 
 def test_likelihood_by_hand() -> None:
@@ -44,7 +72,7 @@ def test_bounds() -> None:
     assert brier_score(sure, torch.tensor([1])) == 2
     uniform = torch.full((3, 4), 0.25)
     # 3 · (1/4)² + (3/4)² = 12/16.
-    assert brier_score(uniform, torch.tensor([0, 1, 3])) == 0.75
+    assert brier_score(uniform, torch.tensor([0, 1, 3])) == pytest.approx(0.75, abs=1e-15)
     assert negative_log_likelihood(torch.zeros(3, 4), torch.tensor([0, 1, 3])) == pytest.approx(LOG(4), abs=1e-15)
 
 
@@ -90,8 +118,7 @@ def test_low_precision_is_added_up_in_double(dtype: torch.dtype) -> None:
     rounded = logits.to(dtype)
     exact = negative_log_likelihood(rounded.double(), labels)
     assert negative_log_likelihood(rounded, labels) == exact
-    probabilities = logits.softmax(-1).to(torch.float32)
-    assert brier_score(probabilities, labels) == brier_score(probabilities.double(), labels)
+    assert BatchScores.of(rounded, labels).brier_score == BatchScores.of(rounded.double(), labels).brier_score
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -99,88 +126,59 @@ def test_streaming_equals_at_once(seed: int) -> None:
     logits, labels = random_logits(300, seed=seed)
     cuts = torch.randint(1, 40, (60,), generator=torch.Generator().manual_seed(seed)).cumsum(0)
     places = cuts[cuts < 300].tolist()
-    likelihood, brier = NegativeLogLikelihood(), BrierScore()
-    for part, part_labels in zip(logits.tensor_split(places), labels.tensor_split(places), strict=True):
-        likelihood.update(part, part_labels)
-        brier.update(part.softmax(-1), part_labels)
-    assert likelihood.value == pytest.approx(negative_log_likelihood(logits, labels), abs=1e-12)
-    assert brier.value == pytest.approx(brier_score(logits.softmax(-1), labels), abs=1e-12)
-    assert likelihood.seen == brier.seen == 300
+    parts = [
+        BatchScores.of(part, part_labels)
+        for part, part_labels in zip(logits.tensor_split(places), labels.tensor_split(places), strict=True)
+    ]
+    at_once = BatchScores.of(logits, labels)
+    for total in (BatchScores.sum(parts), sum(parts[1:], start=parts[0])):
+        assert total.images == 300
+        assert total.accuracy == at_once.accuracy
+        assert total.calibration_error == pytest.approx(at_once.calibration_error, abs=1e-12)
+        assert total.negative_log_likelihood == pytest.approx(at_once.negative_log_likelihood, abs=1e-12)
+        assert total.brier_score == pytest.approx(at_once.brier_score, abs=1e-12)
+    assert BatchScores.sum(parts) == BatchScores.sum(parts[::-1])
 
 
-@pytest.mark.parametrize("kind", [NegativeLogLikelihood, BrierScore])
-def test_a_stream_is_two_numbers(kind: type[NegativeLogLikelihood] | type[BrierScore]) -> None:
-    running = kind()
-    assert math.isnan(running.value)
+def test_gradients_are_not_stored() -> None:
     logits, labels = random_logits(10)
-    running.update((logits if kind is NegativeLogLikelihood else logits.softmax(-1)).requires_grad_(), labels)
-    assert {name: type(value) for name, value in vars(running).items()} == {"total": float, "seen": int}
-    assert type(running.value) is float
+    scores = BatchScores.of(logits.requires_grad_(), labels)
+    assert [type(value) for value in (scores.likelihood_sum, scores.brier_sum)] == [float, float]
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
 def test_labels_of_any_whole_type(dtype: torch.dtype) -> None:
     logits, labels = random_logits(20)
-    assert negative_log_likelihood(logits, labels.to(dtype)) == negative_log_likelihood(logits, labels)
-    assert brier_score(logits.softmax(-1), labels.to(dtype)) == brier_score(logits.softmax(-1), labels)
+    assert BatchScores.of(logits, labels.to(dtype)) == BatchScores.of(logits, labels)
 
 
 LOGITS = torch.tensor([[2.0, -1.0], [0.5, 1.0]])
 PROBABILITIES = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
 LABELS = torch.tensor([0, 1])
-WRONG_SHAPES: list[Any] = [
-    (lambda scores: scores[:0], LABELS[:0], "at least one row"),
-    (lambda scores: scores[0], LABELS, "needed are"),
-    (lambda scores: scores[None], LABELS, "needed are"),
-    (lambda scores: scores, LABELS[:1], "needed are"),
-    (lambda scores: scores, LABELS[:, None], "needed are"),
-    (lambda scores: scores, torch.tensor([0, 2]), "whole numbers from 0 to 1"),
-    (lambda scores: scores, torch.tensor([-1, 0]), "whole numbers from 0 to 1"),
-    (lambda scores: scores, LABELS.float(), "whole numbers"),
-]
-
-
-def refused_by_likelihood(logits: Tensor, labels: Tensor, message: str) -> None:
-    running = NegativeLogLikelihood()
-    running.update(LOGITS, LABELS)
-    before = dict(vars(running))
-    for take in (negative_log_likelihood, running.update):
-        with pytest.raises(BatchError, match=message):
-            take(logits, labels)
-    assert vars(running) == before
-
-
-def refused_by_brier(probabilities: Tensor, labels: Tensor, message: str) -> None:
-    running = BrierScore()
-    running.update(PROBABILITIES, LABELS)
-    before = dict(vars(running))
-    for take in (brier_score, running.update):
-        with pytest.raises(BatchError, match=message):
-            take(probabilities, labels)
-    assert vars(running) == before
-
-
-@pytest.mark.parametrize(("change", "labels", "message"), WRONG_SHAPES)
-def test_wrong_shapes_and_labels_are_refused_and_change_nothing(change: Any, labels: Tensor, message: str) -> None:
-    refused_by_likelihood(change(LOGITS), labels, message)
-    refused_by_brier(change(PROBABILITIES), labels, message)
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [LOGITS, LOGITS.log_softmax(-1), PROBABILITIES * 100, PROBABILITIES * 0.99, torch.full((2, 2), math.nan)],
-    ids=["logits", "log-probabilities", "per cent", "short", "nan"],
+    ("logits", "labels", "message"),
+    [
+        (LOGITS[:0], LABELS[:0], "at least one row"),
+        (LOGITS[0], LABELS, "expected scores"),
+        (LOGITS[None], LABELS, "expected scores"),
+        (LOGITS, LABELS[:1], "expected scores"),
+        (LOGITS, LABELS[:, None], "expected scores"),
+        (LOGITS[:1], torch.tensor(0), "expected scores"),
+        (LOGITS, torch.tensor([0, 2]), "integers from 0 to 1"),
+        (LOGITS, torch.tensor([-1, 0]), "integers from 0 to 1"),
+        (LOGITS, LABELS.float(), "integers"),
+        (PROBABILITIES, LABELS, r"as probabilities do.*\.log\(\)"),
+        (torch.tensor([[math.nan, 0.0], [0.0, 2.0]]), LABELS, r"NaN or \+inf"),
+        (torch.tensor([[math.inf, 0.0], [0.0, 2.0]]), LABELS, r"NaN or \+inf"),
+        (torch.tensor([[-math.inf, -math.inf], [0.0, 2.0]]), LABELS, "nothing but -inf"),
+    ],
+    ids=[
+        *("empty", "vector", "cube", "fewer labels", "column", "scalar label", "too high", "negative", "floats"),
+        *("probabilities", "nan", "infinite", "all ruled out"),
+    ],
 )
-def test_brier_refuses_what_are_no_probabilities(wrong: Tensor) -> None:
-    refused_by_brier(wrong, LABELS, "softmax")
-
-
-def test_likelihood_refuses_probabilities() -> None:
-    refused_by_likelihood(PROBABILITIES, LABELS, r"as probabilities do.*\.log\(\)")
-    negative_log_likelihood(PROBABILITIES.log(), LABELS)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_likelihood_refuses_what_has_no_softmax(value: float) -> None:
-    refused_by_likelihood(torch.tensor([[value, 0.0], [0.0, 2.0]]), LABELS, r"NaN or \+inf")
-    refused_by_likelihood(torch.tensor([[-math.inf, -math.inf], [0.0, 2.0]]), LABELS, "nothing but -inf")
+def test_wrong_batches_are_refused(logits: Tensor, labels: Tensor, message: str) -> None:
+    with pytest.raises(BatchError, match=message):
+        BatchScores.of(logits, labels)

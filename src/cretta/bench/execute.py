@@ -18,8 +18,7 @@ from cretta.bench.result import BatchRow, batch_row
 from cretta.bench.run import Run
 from cretta.bench.workshop import Domain, Workshop
 from cretta.errors import StateError
-from cretta.metrics import count_operations
-from cretta.metrics.memory import PeakMeter, peak_meter
+from cretta.metrics import PeakMeter, count_operations, peak_meter
 from cretta.storage import tensorfile
 from cretta.streams import Batch
 

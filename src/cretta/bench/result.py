@@ -7,14 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cretta.functional import energy
 from cretta.method import Record
-from cretta.metrics import calibration_bins
-
-BINS = 10
+from cretta.metrics import BatchScores, Bins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,29 +46,31 @@ class BatchRow:
     reason: str
     seconds: float
 
+    @property
+    def scores(self) -> BatchScores:
+        """Sums of the batch, which add up over a stream."""
+        bins = Bins(self.bin_images, self.bin_confidence, self.bin_right)
+        return BatchScores(bins, self.negative_log_likelihood, self.brier)
+
 
 def batch_row(
     batch: int, domain: str, logits: Tensor, labels: Tensor, record: Record | None, seconds: float
 ) -> BatchRow:
     """Measures a batch; ``record`` is the adapter's, or None where it only predicted."""
-    scores = logits.detach().double().cpu()
-    logs = scores.log_softmax(-1)
-    probabilities = logs.exp()
-    confidence, predicted = probabilities.max(-1)
-    truth = torch.nn.functional.one_hot(labels, scores.shape[-1])
-    bins = calibration_bins(probabilities, labels, BINS)
+    scores = BatchScores.of(logits, labels)
+    bins = scores.bins
     return BatchRow(
         batch=batch,
         domain=domain,
-        images=len(labels),
-        right=int((predicted == labels).sum()),
-        confidence=float(confidence.sum()),
-        negative_log_likelihood=-float(logs.gather(1, labels.unsqueeze(1)).sum()),
-        brier=float((probabilities - truth).square().sum()),
-        energy=float(energy(scores).mean()),
-        bin_images=tuple(bins.count.tolist()),
-        bin_confidence=tuple(bins.confidence.tolist()),
-        bin_right=tuple(bins.right.tolist()),
+        images=scores.images,
+        right=sum(bins.correct),
+        confidence=math.fsum(bins.confidence),
+        negative_log_likelihood=scores.likelihood_sum,
+        brier=scores.brier_sum,
+        energy=float(energy(logits.detach().double()).mean()),
+        bin_images=bins.count,
+        bin_confidence=bins.confidence,
+        bin_right=bins.correct,
         source_energy=record.source_energy if record else None,
         weight=record.weight if record else None,
         loss=record.loss if record else None,
@@ -123,24 +122,18 @@ class Measures:
 
 def measures(rows: Sequence[BatchRow]) -> Measures:
     """Adds rows up."""
-    images = sum(row.images for row in rows)
-    if not images:
+    if not rows:
         raise ValueError("no rows to add up")
-    right = sum(row.right for row in rows)
-    seconds = math.fsum(row.seconds for row in rows)
-    # Fraction right less mean confidence of each bin, weighted by its images: the images cancel.
-    gaps = (
-        abs(sum(row.bin_right[place] for row in rows) - math.fsum(row.bin_confidence[place] for row in rows))
-        for place in range(BINS)
-    )
+    scores = BatchScores.sum(row.scores for row in rows)
+    images, seconds = scores.images, math.fsum(row.seconds for row in rows)
     return Measures(
         images=images,
-        accuracy=right / images,
-        error=1 - right / images,
-        calibration_error=math.fsum(gaps) / images,
-        negative_log_likelihood=math.fsum(row.negative_log_likelihood for row in rows) / images,
-        brier=math.fsum(row.brier for row in rows) / images,
-        confidence=math.fsum(row.confidence for row in rows) / images,
+        accuracy=scores.accuracy,
+        error=1 - scores.accuracy,
+        calibration_error=scores.calibration_error,
+        negative_log_likelihood=scores.negative_log_likelihood,
+        brier=scores.brier_score,
+        confidence=scores.bins.mean_confidence,
         energy=math.fsum(row.energy * row.images for row in rows) / images,
         skipped=sum(row.skipped for row in rows),
         seconds=seconds,

@@ -1,27 +1,18 @@
-"""What happened: accuracy and calibration over a stream, and what it cost."""
+"""What a stream's predictions are worth (accuracy, calibration, proper scores), and what a step costs."""
 
-from cretta.metrics.accuracy import Accuracy, accuracy
-from cretta.metrics.calibration import Bins, Calibration, calibration_bins, calibration_error
+from cretta.metrics.calibration import Bins, calibration_error
 from cretta.metrics.corruption import mean_corruption_error
-from cretta.metrics.cost import Cost, count_operations, flops, measure_cost, paper_flops, peak_memory
-from cretta.metrics.scores import BrierScore, NegativeLogLikelihood, brier_score, negative_log_likelihood
+from cretta.metrics.memory import PeakMeter, peak_meter
+from cretta.metrics.operations import Operations, count_operations
+from cretta.metrics.scores import BatchScores
 
 __all__ = [
-    "Accuracy",
+    "BatchScores",
     "Bins",
-    "BrierScore",
-    "Calibration",
-    "Cost",
-    "NegativeLogLikelihood",
-    "accuracy",
-    "brier_score",
-    "calibration_bins",
+    "Operations",
+    "PeakMeter",
     "calibration_error",
     "count_operations",
-    "flops",
     "mean_corruption_error",
-    "measure_cost",
-    "negative_log_likelihood",
-    "paper_flops",
-    "peak_memory",
+    "peak_meter",
 ]

@@ -1,24 +1,29 @@
-"""Watches how many bytes of tensors are alive at once."""
+"""Measure how many bytes of tensors are alive at once."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 def peak_meter(device: torch.device) -> PeakMeter:
-    """A context that knows, when left, the most bytes that were alive in it at once above those before: ``peak``."""
+    """Return a context; when it is left, its ``peak`` is the most bytes alive at once, above those before it.
+
+    On a GPU this is what PyTorch's allocator says, whose peak statistics are reset. On the CPU it is the sum of all
+    tensors created in the context, each storage once, after every operation: exact and the same each time. What an
+    operation allocates and frees within itself, such as the workspace of a convolution, is not seen.
+    """
     return CudaPeak(device) if device.type == "cuda" else StoragePeak()
 
 
 class CudaPeak:
-    """The most bytes that a GPU's allocator gave out at once, above those at the start."""
+    """The most bytes that a GPU's allocator had allocated at once, above those at the start."""
 
     def __init__(self, device: torch.device) -> None:
         self.peak = 0
@@ -35,11 +40,11 @@ class CudaPeak:
 
 
 class StoragePeak(TorchDispatchMode):
-    """The most bytes of tensors made in this context that are alive at once.
+    """The most bytes of tensors created in this context that are alive at once.
 
     A storage counts from the operation that returned it until it is freed, whoever holds it: a variable, a view, or
-    the graph for the pass back, whose operations come here too. What an operation is given, but none returned, was
-    there before and does not count.
+    the graph for the backward pass, whose operations are dispatched here too. Inputs that no operation returned
+    existed before and do not count.
     """
 
     def __init__(self) -> None:
@@ -47,58 +52,45 @@ class StoragePeak(TorchDispatchMode):
         self.now = 0
         self.peak = 0
         self._bytes: dict[int, int] = {}
-        self._ends: dict[int, weakref.finalize[Any, Any]] = {}
-        self._collects = False
+        self._finalizers: dict[int, weakref.finalize[Any, Any]] = {}
+        self._gc_was_enabled = False
 
     def __enter__(self) -> Self:
-        # Else tensors in reference cycles would die at some time or other.
-        self._collects = gc.isenabled()
+        # Otherwise tensors in reference cycles would be freed at an arbitrary time.
+        self._gc_was_enabled = gc.isenabled()
         gc.disable()
         TorchDispatchMode.__enter__(self)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         TorchDispatchMode.__exit__(self, *exception)
-        if self._collects:
+        if self._gc_was_enabled:
             gc.enable()
-        for end in list(self._ends.values()):
-            end.detach()
+        for finalizer in list(self._finalizers.values()):
+            finalizer.detach()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Executes an operation and looks at what it returns."""
-        for tensor in _tensors([args, kwargs]):
-            self._see(tensor, ours=False)
+        """Execute an operation and register what it returns."""
+        self._register((args, kwargs), created=False)
         out = func(*args, **(kwargs or {}))
-        for tensor in _tensors(out):
-            self._see(tensor, ours=True)
+        self._register(out, created=True)
         self.peak = max(self.peak, self.now)
         return out
 
-    def _see(self, tensor: Tensor, *, ours: bool) -> None:
-        storage = tensor.untyped_storage()
-        # PyTorch keeps one object for a storage as long as the storage lives, so that its identity will do.
-        key = id(storage)
-        if key not in self._bytes:
-            self._bytes[key] = storage.nbytes() if ours else 0
-            self._ends[key] = weakref.finalize(storage, self._freed, key)
-            self.now += self._bytes[key]
+    def _register(self, values: Any, *, created: bool) -> None:
+        for tensor in tree_leaves(values):
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta:
+                storage = tensor.untyped_storage()
+                # PyTorch holds one Python object per storage as long as the storage lives, so its id identifies it.
+                key = id(storage)
+                if key not in self._bytes:
+                    self._bytes[key] = storage.nbytes() if created else 0
+                    self._finalizers[key] = weakref.finalize(storage, self._freed, key)
+                    self.now += self._bytes[key]
 
     def _freed(self, key: int) -> None:
         self.now -= self._bytes.pop(key)
-        del self._ends[key]
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors with a storage in the arguments or results of an operation."""
-    if isinstance(value, Tensor):
-        if value.layout == torch.strided and not value.is_meta:
-            yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _tensors(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
+        del self._finalizers[key]
 
 
 PeakMeter = CudaPeak | StoragePeak

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
+from itertools import accumulate
 
 from cretta.bench import BatchRow, Result, Run
-from cretta.bench.result import measures
 from cretta.errors import OptionError
 from cretta.metrics import mean_corruption_error
 from cretta.report.content import Cell, Series, cell
@@ -100,12 +98,12 @@ def corruption_error(results: Sequence[Result]) -> float:
 
 def confidences(rows: Sequence[BatchRow]) -> list[float]:
     """Of each batch, in per cent."""
-    return [100 * measures([row]).confidence for row in rows]
+    return [100 * row.scores.bins.mean_confidence for row in rows]
 
 
 def calibration_errors(rows: Sequence[BatchRow]) -> list[float]:
     """ECE of each batch alone, in per cent."""
-    return [100 * measures([row]).calibration_error for row in rows]
+    return [100 * row.scores.calibration_error for row in rows]
 
 
 def energies(rows: Sequence[BatchRow]) -> list[float]:
@@ -115,15 +113,12 @@ def energies(rows: Sequence[BatchRow]) -> list[float]:
 
 def running_accuracies(rows: Sequence[BatchRow]) -> list[float]:
     """Of the stream so far after each batch, in per cent."""
-    right, images = (np.cumsum([getattr(row, name) for row in rows]) for name in ("right", "images"))
-    return [float(share) for share in 100 * right / images]
+    return [100 * scores.accuracy for scores in accumulate(row.scores for row in rows)]
 
 
 def running_calibration_errors(rows: Sequence[BatchRow]) -> list[float]:
     """ECE of the stream so far after each batch, in per cent."""
-    gaps = np.cumsum([np.subtract(row.bin_right, row.bin_confidence) for row in rows], axis=0)
-    images = np.cumsum([row.images for row in rows])
-    return [float(share) for share in 100 * np.abs(gaps).sum(1) / images]
+    return [100 * scores.calibration_error for scores in accumulate(row.scores for row in rows)]
 
 
 def _errors(results: Sequence[Result]) -> dict[str, dict[int, float]]:

@@ -10,10 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from cretta.metrics import Calibration
+from cretta.metrics import Bins
 
 
 @dataclass
@@ -51,8 +49,7 @@ class Counting:
     def __init__(self, output: Path) -> None:
         self.summary = Summary(output)
         self._sums = np.zeros(2)
-        self._right = 0
-        self._calibration = Calibration()
+        self._bins = Bins.empty()
 
     def add(self, table: pa.Table) -> None:
         """Counts rows in; all of a batch must come in one table."""
@@ -74,15 +71,5 @@ class Counting:
         s.mean_confidence, s.mean_energy = (self._sums / answered).tolist()
         if "correct" in table.column_names:
             correct = read["correct"].to_numpy(zero_copy_only=False).astype(bool)
-            self._right += int(correct.sum())
-            s.accuracy = self._right / answered
-            self._calibration.update(*_as_probabilities(confidence, correct))
-            s.calibration_error = self._calibration.value
-
-
-def _as_probabilities(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
-    """Distributions of that top confidence, and labels that they get right or wrong: all that calibration looks at."""
-    top = torch.from_numpy(confidence.copy())
-    others = int(np.ceil(1 / confidence.min()))  # so many that none of them is above the top
-    rest = ((1 - top) / others).unsqueeze(1).expand(-1, others)
-    return torch.cat([top.unsqueeze(1), rest], 1), torch.from_numpy(~correct).long()
+            self._bins += Bins.from_confidence(torch.from_numpy(confidence.copy()), torch.from_numpy(correct))
+            s.accuracy, s.calibration_error = self._bins.accuracy, self._bins.calibration_error

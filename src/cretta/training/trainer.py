@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from cretta.data import ArrayDataset, ImageDataset
 from cretta.errors import OptionError, StateError
-from cretta.metrics import Accuracy, Calibration
+from cretta.metrics import BatchScores
 from cretta.models.weights import WEIGHTS
 from cretta.norm import norm_layers
 from cretta.storage import atomic_write, tensorfile
@@ -195,17 +195,16 @@ def evaluate(
     model: nn.Module, dataset: ImageDataset, device: str | torch.device = "cpu", batch_size: int = 500
 ) -> tuple[float, float]:
     """Return accuracy and calibration error (10 bins) of ``model`` in eval mode, without adaptation."""
-    accuracy, calibration = Accuracy(), Calibration(10)
+    batches = []
     model.eval()
     for start in range(0, len(dataset), batch_size):
         indices = range(start, min(start + batch_size, len(dataset)))
         pixels = torch.from_numpy(dataset.read(indices)).to(device).permute(0, 3, 1, 2)
         labels = torch.from_numpy(dataset.labels[start : indices.stop])
         with torch.inference_mode():
-            logits = model(pixels.float().div_(255)).cpu()
-        accuracy.update(logits, labels)
-        calibration.update(logits.softmax(-1), labels)
-    return accuracy.value, calibration.value
+            batches.append(BatchScores.of(model(pixels.float().div_(255)), labels))
+    scores = BatchScores.sum(batches)
+    return scores.accuracy, scores.calibration_error
 
 
 class _Run:

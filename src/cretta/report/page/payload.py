@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 from cretta.bench import BatchRow, Result
-from cretta.bench.result import measures
+from cretta.metrics import Bins
 from cretta.report.content import Cell, Column, Table
 from cretta.report.groups import Group, Measure, by_setting
 from cretta.report.ranking import heading, marks, notes, number, spread
@@ -76,11 +76,12 @@ def groups_payload(groups: Sequence[Group], looks: Mapping[str, Style]) -> dict[
     provenances = _Names()
 
     def of_run(result: Result) -> dict[str, Any]:
+        bins = Bins.sum(row.scores.bins for row in result.rows)
         return {
             "seed": result.run["seed"],
             "key": result.key,
             **_curves(result.rows, names),
-            "bins": _bins(result.rows),
+            "bins": [bins.count, [short(value) for value in bins.confidence], bins.correct],
             "from": provenances.place(json.dumps(result.provenance, sort_keys=True)),
             "cost": {name: short(value) for name, value in result.cost.items()},
             "clean": short(result.clean_after),
@@ -147,10 +148,11 @@ def _curves(rows: Sequence[BatchRow], names: _Names) -> dict[str, Any]:
     size = math.ceil(len(rows) / POINTS)
     blocks = [rows[start : start + size] for start in range(0, len(rows), size)]
     images = [sum(row.images for row in block) for block in blocks]
+    per_block = [Bins.sum(row.scores.bins for row in block) for block in blocks]
     columns: dict[str, list[float | int | None]] = {
         "right": [sum(row.right for row in block) for block in blocks],
-        "ece": [short(100 * _calibration_error(block)) for block in blocks],
-        "running": _running(blocks),
+        "ece": [short(100 * bins.calibration_error) for bins in per_block],
+        "running": [short(100 * bins.calibration_error) for bins in accumulate(per_block)],
         "energy": [short(_mean(block, "energy")) for block in blocks],
         "source": [short(_mean(block, "source_energy")) for block in blocks],
         "weight": [short(_mean(block, "weight")) for block in blocks],
@@ -172,30 +174,3 @@ def _mean(block: Sequence[BatchRow], name: str) -> float | None:
     """Over the images of batches that have it."""
     told = [(getattr(row, name), row.images) for row in block if getattr(row, name) is not None]
     return math.fsum(value * images for value, images in told) / sum(images for _, images in told) if told else None
-
-
-def _calibration_error(rows: Sequence[BatchRow]) -> float:
-    return measures(list(rows)).calibration_error
-
-
-def _running(blocks: Sequence[Sequence[BatchRow]]) -> list[float | int | None]:
-    """Calibration error of all images so far, in percent."""
-    count, found = 0, []
-    gaps = [0.0] * len(blocks[0][0].bin_images)
-    for block in blocks:
-        for row in block:
-            count += row.images
-            gaps = [
-                gap + right - sure for gap, right, sure in zip(gaps, row.bin_right, row.bin_confidence, strict=True)
-            ]
-        found.append(short(100 * math.fsum(map(abs, gaps)) / count))
-    return found
-
-
-def _bins(rows: Sequence[BatchRow]) -> list[list[Any]]:
-    """Images, sums of confidence and correct predictions of each bin."""
-    return [
-        [sum(each) for each in zip(*(row.bin_images for row in rows), strict=True)],
-        [short(math.fsum(each)) for each in zip(*(row.bin_confidence for row in rows), strict=True)],
-        [sum(each) for each in zip(*(row.bin_right for row in rows), strict=True)],
-    ]

@@ -3,18 +3,12 @@
 const DIAGRAM = { side: 200, left: 50, top: 8, strip: 40, gap: 22, bottom: 20 };
 const LEAST = { width: 240, gap: 22 };
 
-function eceOf(run) {
-  const [images, sure, right] = run.bins;
-  const total = images.reduce((sum, count) => sum + count, 0);
-  return (100 * images.reduce((sum, _, place) => sum + Math.abs(right[place] - sure[place]), 0)) / total;
-}
-
 function diagramNode({ group, style, title }, place) {
   const count = group.runs[0].bins[0].length;
   const sums = [0, 1, 2].map((row) => Array.from({ length: count }, (_, bin) => group.runs.reduce((sum, run) => sum + run.bins[row][bin], 0)));
   const [images, sure, right] = sums;
   const total = images.reduce((sum, each) => sum + each, 0);
-  const errors = group.runs.map(eceOf);
+  const errors = group.runs.map((run) => run.running.at(-1)); // of all batches, as Python computed it
   const spread = (deviation(errors) ?? 0).toFixed(2);
   const told = `ECE ${mean(errors).toFixed(2)}${Number(spread) ? ` ± ${spread}` : ""} %${errors.length > 1 ? `, ${errors.length} seeds` : ""}`;
   const { side, left, top, strip, gap, bottom } = DIAGRAM;
