@@ -40,7 +40,7 @@ format: $(VENV)/ready-to-test
 	$(BIN)/ruff format .
 
 # Torch first and pinned: an open range could pull another build, with everything for GPUs.
-$(VENV)/ready: pyproject.toml constraints.txt hatch_build.py src/cretta/kernels.c
+$(VENV)/ready: pyproject.toml constraints.txt hatch_build.py src/cretta/accelerate/kernels.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cretta needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another, as in: make PYTHON=python3.12 demo")'
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
@@ -53,4 +53,4 @@ $(VENV)/ready-to-test: $(VENV)/ready
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache src/cretta/_kernels.so
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache src/cretta/accelerate/_kernels.so

@@ -19,23 +19,23 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import cretta
-from cretta import native
+from cretta.accelerate import missing_kernels
 from cretta.data import corrupt, embedded
 from cretta.metrics import count_operations
 
 KINDS = {
     "convolutions": ("cretta_convolve", "mkldnn_convolution", "convolution_overrideable", "thnn_conv2d"),
-    "convolutions, back": ("cretta_convolve_back", "convolution_backward"),
-    "BatchNorm, ReLU": ("cretta_normalise", "native_batch_norm", "clamp_min", "clamp_min_", "relu", "relu_"),
+    "convolutions, back": ("cretta_convolve_backward", "convolution_backward"),
+    "BatchNorm, ReLU": ("cretta_batch_norm_relu", "native_batch_norm", "clamp_min", "clamp_min_", "relu", "relu_"),
     "BatchNorm, ReLU, back": (
-        "cretta_normalise_back",
+        "cretta_batch_norm_relu_backward",
         "native_batch_norm_backward",
         "threshold_backward",
         "addcmul",  # tells again where a ReLU was open
     ),
     "sums": ("add", "add_"),
 }
-"""Operations by what they are for, kernels of our own first."""
+"""Operations by what they are for, the custom CPU kernels first."""
 
 
 def fastest() -> float:
@@ -80,7 +80,7 @@ def main() -> None:
         spent[next((kind for kind, names in KINDS.items() if name in names), "the rest")] += seconds
     operations: Any = count_operations(model, x[:20], scale_to=200)[0] / 1e9
     products = spent["convolutions"] + spent["convolutions, back"]
-    print(f"kernels of our own: {native.MISSING or 'in use'}")
+    print(f"custom CPU kernels: {missing_kernels() or 'in use'}")
     print(f"{'':22}{'ms a step':>10}{'share':>8}")
     for kind, seconds in sorted(spent.items(), key=lambda item: -item[1]):
         print(f"{kind:22}{1e3 * seconds:10.0f}{seconds / total:8.1%}")

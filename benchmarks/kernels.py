@@ -1,4 +1,4 @@
-"""The kernels of our own beside PyTorch's operations, in turns, in one run.
+"""The custom CPU kernels and PyTorch's operations, in turns, in one run.
 
     python benchmarks/kernels.py [--rounds 15]
 
@@ -13,12 +13,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from cretta import frugal, native
+from cretta.accelerate import kernels, operations
 
 SHAPES = [
     (200, 32, 32),
@@ -47,54 +48,47 @@ def milliseconds(functions: dict[str, Callable[[], object]], rounds: int) -> dic
 
 
 def compared(function: Callable[[Tensor], Tensor], x: Tensor, learns: tuple[Tensor, ...], rounds: int) -> list[float]:
-    """PyTorch's time and ours, forward and back."""
-    kernels = native.KERNELS
-    slope = torch.randn_like(function(x))
+    """PyTorch's time and the kernels', forward and backward."""
+    gradient = torch.randn_like(function(x))
 
-    def timed(ours: bool, back: bool) -> Callable[[], object]:
-        def choose() -> None:
-            native.KERNELS = kernels if ours else None
-
-        choose()
-        out = function(x)
+    def timed(choose: Callable[[], AbstractContextManager[None]], backward: bool) -> Callable[[], object]:
+        with choose():
+            out = function(x)
 
         def run() -> None:
-            choose()
-            if back:
-                torch.autograd.grad(out, learns, slope, retain_graph=True)
+            if backward:
+                torch.autograd.grad(out, learns, gradient, retain_graph=True)
             else:
-                with torch.no_grad():
+                with choose(), torch.no_grad():
                     function(x)
 
         return run
 
-    cases = {f"{ours} {back}": timed(ours, back) for back in (False, True) for ours in (False, True)}
-    try:
-        return list(milliseconds(cases, rounds).values())
-    finally:
-        native.KERNELS = kernels
+    choices = (kernels.disabled, nullcontext)
+    cases = {f"{choose} {backward}": timed(choose, backward) for backward in (False, True) for choose in choices}
+    return list(milliseconds(cases, rounds).values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    if native.KERNELS is None:
-        sys.exit(f"there are no kernels to compare: {native.MISSING}")
-    print(f"{'':38}{'forward':^27}{'back':^27}")
-    print(" " * 38 + 2 * f"{'PyTorch':>9}{'ours':>9}{'ratio':>9}")
+    if kernels.missing() is not None:
+        sys.exit(f"there are no kernels to compare: {kernels.missing()}")
+    print(f"{'':38}{'forward':^27}{'backward':^27}")
+    print(" " * 38 + 2 * f"{'PyTorch':>9}{'kernels':>9}{'ratio':>9}")
     for images, channels, side in SHAPES:
         x = torch.randn(images, channels, side, side).contiguous(memory_format=torch.channels_last).requires_grad_()
         layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).requires_grad_(False)
         norm = nn.BatchNorm2d(channels, track_running_stats=False).eval()
         learns = (x, norm.weight, norm.bias)
         rows = {
-            "convolution": compared(partial(frugal.convolve, layer), x, (x,), rounds),
-            "BatchNorm, ReLU": compared(partial(frugal.normalise_and_rectify, norm), x, learns, rounds),
+            "convolution": compared(partial(operations.convolve, layer), x, (x,), rounds),
+            "BatchNorm, ReLU": compared(partial(operations.batch_norm_relu, norm), x, learns, rounds),
         }
-        for name, (forward, our_forward, back, our_back) in rows.items():
+        for name, (forward, fast_forward, backward, fast_backward) in rows.items():
             what = f"{images} × {channels} × {side} × {side}, {name}"
-            numbers = (forward, our_forward, forward / our_forward, back, our_back, back / our_back)
+            numbers = (forward, fast_forward, forward / fast_forward, backward, fast_backward, backward / fast_backward)
             print(f"{what:38}" + "".join(f"{number:9.2f}" for number in numbers))
 
 

@@ -25,7 +25,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 import cretta
-from cretta import native
+from cretta.accelerate import missing_kernels
 from cretta.data import corrupt, embedded
 from cretta.metrics import count_operations, peak_meter
 from cretta.metrics.operations import OperationCount
@@ -324,7 +324,7 @@ def main() -> None:
     parser.add_argument("--without-tea", action="store_true")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    print(f"kernels of our own: {native.MISSING or 'in use, where the device is a processor'}")
+    print(f"custom CPU kernels: {missing_kernels() or 'in use, if the device is the CPU'}")
     fine = True
     if arguments.network != "resnet":
         net: nn.Module = cretta.models.load("wrn-40-2-cifar10").eval().to(device)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 import textbook
 from cretta.errors import BatchError, ModelError
-from cretta.network import Classifier, FlatParameters, logits_of, share
+from cretta.network import Classifier, copy_sharing_parameters, logits_of
 from cretta.norm import NormStatistics, StreamAverage
 
 
 def classifier(net: nn.Module, statistics: str = "running") -> Classifier:
-    module = share(net)
+    module = copy_sharing_parameters(net)
     return Classifier(module, NormStatistics(module, statistics, 0.1, StreamAverage()))
 
 
@@ -26,7 +26,7 @@ def classifier(net: nn.Module, statistics: str = "running") -> Classifier:
 
 def test_a_copy_shares_parameters_and_owns_what_it_is_told_to() -> None:
     net = textbook.small_net().train()
-    copied = share(net, own=["bn1.weight", "fc.bias"])
+    copied = copy_sharing_parameters(net, own=["bn1.weight", "fc.bias"])
     theirs = dict(net.named_parameters())
     for name, parameter in copied.named_parameters():
         assert torch.equal(parameter, theirs[name])
@@ -42,7 +42,7 @@ def test_a_copy_shares_parameters_and_owns_what_it_is_told_to() -> None:
 
 def test_a_copy_answers_as_the_network_does() -> None:
     net, x = textbook.small_net(), textbook.batches((4,))[0]
-    assert torch.equal(share(net)(x), net.eval()(x))
+    assert torch.equal(copy_sharing_parameters(net)(x), net.eval()(x))
 
 
 def test_tied_parameters_stay_tied() -> None:
@@ -50,7 +50,7 @@ def test_tied_parameters_stay_tied() -> None:
     second.weight = first.weight
     net = nn.Sequential(first, second)
     for own in ([], ["0.weight"], ["1.weight"], ["0.weight", "1.weight"]):
-        copied = share(net, own=own)
+        copied = copy_sharing_parameters(net, own=own)
         assert copied.get_parameter("0.weight") is copied.get_parameter("1.weight")
         assert (copied.get_parameter("0.weight").data_ptr() == first.weight.data_ptr()) == (not own)
 
@@ -59,25 +59,25 @@ def test_tensors_with_a_graph_are_named() -> None:
     net = nn.Linear(3, 3)
     net.extra = net.weight * 2
     with pytest.raises(ModelError, match=r"this Linear cannot be copied.*graph"):
-        share(net)
+        copy_sharing_parameters(net)
 
 
 def test_what_cannot_be_copied_is_named() -> None:
     net = nn.Linear(3, 3)
     net.lock = threading.Lock()  # type: ignore[assignment]
     with pytest.raises(ModelError, match=r"this Linear cannot be copied \(.*lock.*\)"):
-        share(net)
+        copy_sharing_parameters(net)
 
 
 def test_a_lazy_module_is_named() -> None:
     with pytest.raises(ModelError, match=r"'weight' has no shape yet.*run one batch"):
-        share(nn.LazyLinear(3))
+        copy_sharing_parameters(nn.LazyLinear(3))
 
 
 def test_a_network_of_inference_tensors_is_copied_whole() -> None:
     with torch.inference_mode():
         net = textbook.small_net()
-    copied = share(net)
+    copied = copy_sharing_parameters(net)
     assert not any(t.is_inference() for t in [*copied.parameters(), *copied.buffers()])
     copied.requires_grad_(True)
     copied(textbook.batches((2,))[0]).sum().backward()
@@ -96,7 +96,7 @@ def test_the_copys_buffers_are_its_own() -> None:
             return x
 
     net = Counter()
-    copied = share(net)
+    copied = copy_sharing_parameters(net)
     copied(torch.zeros(2, 2))
     assert net.calls == 0
     assert copied.get_buffer("calls") == 1
@@ -154,7 +154,7 @@ def test_double_logits_stay_double() -> None:
         (None, "returned NoneType"),
         ({"output": torch.zeros(3, 4)}, "returned dict"),
         (Output("logits"), "returned Output"),
-        (torch.zeros(3), r"shape \(3,\) for a batch of 3; needed is \(3, classes\)"),
+        (torch.zeros(3), r"shape \(3,\) for a batch of 3; expected \(3, classes\)"),
         (torch.zeros(2, 4), r"shape \(2, 4\) for a batch of 3"),
         (torch.zeros(3, 4, 1), r"shape \(3, 4, 1\)"),
         (torch.zeros(()), r"shape \(\)"),
@@ -181,7 +181,7 @@ class Logarithm(nn.Module):
 
 def test_a_wrong_rank_is_explained() -> None:
     model = classifier(textbook.small_net())
-    with pytest.raises(BatchError, match=r"\(3, 8, 8\): its convolutions want 4 dimensions, the batch first"):
+    with pytest.raises(BatchError, match=r"\(3, 8, 8\): its convolutions expect 4 dimensions, the batch first"):
         model(textbook.batches((1,))[0][0])
 
 
@@ -198,7 +198,7 @@ def test_other_errors_of_the_network_come_through() -> None:
 
 def test_batches_that_the_first_convolution_cannot_take_are_explained() -> None:
     model = classifier(textbook.small_net())
-    with pytest.raises(BatchError, match=r"\(2, 1, 8, 8\).*wants 3 channels"):
+    with pytest.raises(BatchError, match=r"\(2, 1, 8, 8\).*expects 3 channels"):
         model(torch.zeros(2, 1, 8, 8))
     with pytest.raises(BatchError, match=r"\(2, 8, 8, 3\).*x\.permute\(0, 3, 1, 2\)"):
         model(torch.zeros(2, 8, 8, 3))
@@ -266,62 +266,3 @@ def test_the_role_does_not_outlast_the_call() -> None:
     with pytest.raises(BatchError):
         model(torch.zeros(3, 8, 8), role="source")
     assert model.statistics.role == "target"
-
-
-# Parameters in one piece.
-
-
-def parameters() -> list[tuple[str, nn.Parameter]]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = {"a": (3,), "b": (2, 2), "c": (1,), "d": (4,)}
-    kinds = {"c": torch.float64}
-    return [
-        (name, nn.Parameter(torch.randn(*shape, generator=generator).to(kinds.get(name, torch.float32))))
-        for name, shape in shapes.items()
-    ]
-
-
-def test_values_survive_being_laid_out() -> None:
-    named = parameters()
-    before = [parameter.detach().clone() for _, parameter in named]
-    flat = FlatParameters(named)
-    assert flat.names == ("a", "b", "c", "d")
-    for (_, parameter), value in zip(named, before, strict=True):
-        assert torch.equal(parameter, value)
-        assert parameter.requires_grad
-    assert {(piece.dtype, piece.numel()) for piece in flat.flat} == {(torch.float32, 11), (torch.float64, 1)}
-
-
-def test_gradients_and_steps_pass_through_the_one_piece() -> None:
-    named = parameters()
-    flat = FlatParameters(named)
-    expected = [p.detach().clone().requires_grad_() for _, p in named]
-
-    def loss(values: list[Tensor]) -> Tensor:
-        return torch.stack([(k + 1) * v.double().square().sum() for k, v in enumerate(values)]).sum()
-
-    stepper = torch.optim.SGD(flat.flat, lr=0.05, momentum=0.9)
-    plain = torch.optim.SGD(expected, lr=0.05, momentum=0.9)
-    for _ in range(3):
-        flat.zero_grad()
-        loss([p for _, p in named]).backward()
-        stepper.step()
-        plain.zero_grad()
-        loss(list(expected)).backward()
-        plain.step()
-    for (name, parameter), value in zip(named, expected, strict=True):
-        torch.testing.assert_close(parameter.data, value.data, msg=name)
-        assert parameter.grad is not None
-        assert value.grad is not None
-        torch.testing.assert_close(parameter.grad, value.grad, msg=name)
-
-
-def test_clearing_keeps_the_gradients_where_they_are() -> None:
-    named = parameters()
-    flat = FlatParameters(named)
-    where = [p.grad.data_ptr() for _, p in named if p.grad is not None]
-    torch.stack([p.double().sum() for _, p in named]).sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for _, p in named)
-    flat.zero_grad()
-    assert all(p.grad is not None and p.grad.abs().sum() == 0 for _, p in named)
-    assert [p.grad.data_ptr() for _, p in named if p.grad is not None] == where

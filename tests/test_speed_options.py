@@ -68,7 +68,7 @@ def test_tent_is_the_textbooks(options: dict[str, Any]) -> None:
     logits = [model(x) for x in stream]
     assert_near(logits, textbook.tent(wide_net(), stream, lr=LR).logits, 1e-4)
     assert_moved(logits, stream)
-    assert (model.model._fused is None) == (options.get("fuse") is False)
+    assert (model.backend.name == "plain") == (options.get("fuse") is False)
 
 
 @pytest.mark.parametrize("lean", [False, True])
@@ -170,7 +170,7 @@ def test_other_methods_do_not_know_of_the_rewriting(method: str, options: dict[s
         model = adapter(method, fuse=fuse, **options)
         logits[fuse] = [model(x) for x in stream]
         assert model.last.adapted
-        assert (model.model._fused is not None) == fuse
+        assert (model.backend.name != "plain") == fuse
     assert_near(logits[True], logits[False], 1e-4)
     assert_moved(logits[True], stream, 1e-3)
 
@@ -369,7 +369,7 @@ def test_autocast_outside_decides_nothing(first: bool) -> None:
     for x, mixed in zip(textbook.batches((8, 8)), (first, not first), strict=True):
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
             model(x)
-    assert model.model._fused is not None
+    assert model.backend.name != "plain"
 
 
 def test_large_finite_batches_are_learned_from() -> None:

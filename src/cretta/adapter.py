@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
+from cretta.accelerate import Backend
 from cretta.buffer import SourceBuffer
 from cretta.errors import BatchError, BusyError, ModelError, OptionError, StateError
 from cretta.functional import energy
@@ -23,9 +24,10 @@ from cretta.guard import Watch
 from cretta.inputs import InputRange
 from cretta.learner import NO_LOGITS, NOT_FINITE, Learner, Mark, parts
 from cretta.method import Facts, Objective, Options, Record
-from cretta.network import Arguments, Classifier, FlatParameters, compiled, share
+from cretta.network import Arguments, Classifier, compiled, copy_sharing_parameters
 from cretta.norm import NormStatistics, StreamAverage, norm_layers, norm_parameter_names, under
 from cretta.options import unknown
+from cretta.parameters import FlatParameters
 from cretta.storage import tensorfile
 
 NO_NORM = "no normalisation layer with learnable γ and β"
@@ -147,7 +149,7 @@ class Adapter(Learner, Generic[OptionsT]):
         if self.statistics != "running" and not any(norm_layers(self.net)) and compiled(self.net):
             raise ModelError(compiled(self.net))
         first = next(iter([*self.net.parameters(), *self.net.buffers()]), torch.empty(0))
-        module, average = share(self.net, own=learning), StreamAverage()
+        module, average = copy_sharing_parameters(self.net, own=learning), StreamAverage()
         parameters = dict(module.named_parameters(remove_duplicate=False))
         flat = FlatParameters([(name, parameters[name]) for name in learning])
         Learner.__init__(self, self.options, flat, average, first.device)
@@ -426,6 +428,11 @@ class Adapter(Learner, Generic[OptionsT]):
         given = [f"{k}={v!r}" for k, v in vars(self.options).items() if v != defaults[k]]
         return f"{type(self).__name__}({', '.join([type(self.net).__name__, *given])})"
 
+    @property
+    def backend(self) -> Backend:
+        """What runs the network (plain, rewritten, kernels or compiled), and why; the first batch decides."""
+        return self.model.backend
+
     # What methods and the guard use.
 
     @property
@@ -436,7 +443,7 @@ class Adapter(Learner, Generic[OptionsT]):
     def frozen(self, statistics: str) -> Classifier:
         """The source model φ with the given BatchNorm statistics."""
         if statistics not in self._frozen:
-            self._frozen[statistics] = self._classifier(share(self.net), statistics, learns=False)
+            self._frozen[statistics] = self._classifier(copy_sharing_parameters(self.net), statistics, learns=False)
         return self._frozen[statistics]
 
     def unadapted(self, x: Tensor) -> Tensor:

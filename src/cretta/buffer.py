@@ -17,7 +17,7 @@ from cretta import augment as augmentations
 from cretta.augment import AUGMENTATIONS, Augmentation
 from cretta.data.dataset import ArrayDataset, FileDataset
 from cretta.errors import BatchError, OptionError, StateError
-from cretta.network import logits_of, share
+from cretta.network import copy_sharing_parameters, logits_of
 from cretta.storage import tensorfile
 
 KIND = "source buffer"
@@ -365,7 +365,7 @@ def _image(item: Any) -> Tensor:
 
 
 def _confidence(dataset: Dataset, model: nn.Module, progress: bool | Track) -> np.ndarray[Any, Any]:
-    network = share(model)
+    network = copy_sharing_parameters(model)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
     found = []
     with torch.inference_mode():

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from cretta.errors import ModelError, StateError
 from cretta.method import Options
-from cretta.network import FlatParameters
 from cretta.norm import StreamAverage
+from cretta.parameters import FlatParameters
 
 NOT_FINITE = "the loss, its gradient or the logits after the update are not finite"
 NO_LOGITS = "the logits are not finite"

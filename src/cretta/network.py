@@ -1,12 +1,10 @@
-"""A network as the adapter uses it: a copy that shares its frozen tensors and answers with logits."""
+"""A network as the adapter uses it: a copy that shares the frozen tensors and returns logits."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,19 +12,16 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.modules.conv import _ConvNd
 
-from cretta import native
+from cretta.accelerate import Accelerator, Backend
 from cretta.errors import BatchError, ModelError
 from cretta.norm import NormStatistics, Role
-from cretta.rewrite import rewritten
-
-LOG = logging.getLogger("cretta")
 
 
-def share(net: nn.Module, own: Iterable[str] = ()) -> nn.Module:
-    """A copy of ``net``, asleep (eval mode, no gradients), on the same parameter storage.
+def copy_sharing_parameters(net: nn.Module, own: Iterable[str] = ()) -> nn.Module:
+    """Return a copy of ``net`` in eval mode, without gradients, on the same parameter storage.
 
-    Parameters named in ``own``, and all buffers, are copied; a network that writes to its buffers while
-    it predicts must not reach the user's.
+    Parameters named in ``own``, and all buffers, are copied: a network that writes to its buffers while it predicts
+    must not change the user's.
     """
     owned = set(own)
     memo: dict[int, Any] = {}
@@ -38,18 +33,18 @@ def share(net: nn.Module, own: Iterable[str] = ()) -> nn.Module:
                 )
             if id(parameter) not in memo or name in owned:
                 # Inference tensors cannot take part in autograd, so they cannot be shared.
-                mine = name in owned or parameter.is_inference()
-                values = parameter.clone() if mine else parameter.detach()
+                copied = name in owned or parameter.is_inference()
+                values = parameter.clone() if copied else parameter.detach()
                 memo[id(parameter)] = nn.Parameter(values, requires_grad=False)
         for buffer in net.buffers():
             memo[id(buffer)] = buffer.detach().clone()
         try:
             return copy.deepcopy(net, memo).eval()
-        except (TypeError, RuntimeError, AttributeError) as wrong:
+        except (TypeError, RuntimeError, AttributeError) as error:
             raise ModelError(
-                f"this {type(net).__name__} cannot be copied ({wrong}); an adapter works on a copy, so that "
-                "net stays as it is. Remove what cannot be copied (open files, tensors with a graph)."
-            ) from wrong
+                f"this {type(net).__name__} cannot be copied ({error}); an adapter works on a copy, so that "
+                "net stays unchanged. Remove what cannot be copied (open files, tensors with a graph)."
+            ) from error
 
 
 def compiled(net: object) -> str:
@@ -75,9 +70,9 @@ def compiled(net: object) -> str:
 
 @dataclasses.dataclass
 class Arguments:
-    """How a batch goes to the network: by position or under a name, with constants beside it.
+    """How a batch is passed to the network: by position or by name, with constants beside it.
 
-    All networks of an adapter share one, so that methods handle nothing but the batch's tensor.
+    All networks of an adapter share one object, so that methods handle the batch's tensor only.
     """
 
     name: str | None = None
@@ -125,12 +120,12 @@ def logits_of(output: object, batch: int) -> Tensor:
         )
     if logits.dim() != 2 or logits.shape[0] != batch:
         raise ModelError(
-            f"the network returned logits of shape {tuple(logits.shape)} for a batch of {batch}; needed is "
+            f"the network returned logits of shape {tuple(logits.shape)} for a batch of {batch}; expected "
             f"({batch}, classes). If the input lacked its batch dimension, add it with x.unsqueeze(0)."
         )
     if not logits.is_floating_point():
         raise ModelError(
-            f"the network returned {logits.dtype} numbers, which are no logits; return those, not class indices."
+            f"the network returned {logits.dtype} numbers; expected floating-point logits, not class indices."
         )
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
@@ -138,8 +133,7 @@ def logits_of(output: object, batch: int) -> Tensor:
 class Classifier:
     """Calls a network and returns its logits in at least single precision.
 
-    ``fuse`` lets it run as :func:`cretta.rewrite.rewritten` makes it, once that gave two samples the same logits and
-    gradients, but for rounding, with and without kernels of our own.
+    With ``fuse``, the network may be replaced by a faster one that computes the same (:mod:`cretta.accelerate`).
     """
 
     def __init__(
@@ -156,121 +150,72 @@ class Classifier:
         self.module = module
         self.statistics = statistics
         self.arguments = arguments if arguments is not None else Arguments()
-        self._learns = learns
         self._precision = precision
         self._contiguous = False
-        self._looked_at = False
-        self._fused: nn.Module | None = None
-        self._fused_for: tuple[int, Arguments] | None = None
+        self._checked = False
+        # CUDA graphs write all outputs to the same memory.
         self._overwrites = compiles in ("reduce-overhead", "max-autotune")
-        self._settled = not fuse or compiles is not None or precision != "full"
-        self._plain: Callable[[Tensor], Any] = module if compiles is None else torch.compile(module, mode=compiles)
+        plain_because = "fuse=False" if not fuse else f"precision={precision!r}" if precision != "full" else None
+        self._accelerator = Accelerator(module, learns=learns, compile_mode=compiles, plain_because=plain_because)
+
+    @property
+    def backend(self) -> Backend:
+        """What runs the network, and why."""
+        return self._accelerator.backend
 
     def __call__(self, x: Tensor, role: Role = "target") -> Tensor:
-        """Logits of ``x``, a batch of the target stream or of source samples."""
-        if not self._settled and not torch.is_autocast_enabled(x.device.type):
-            self._settle(x[:2].detach())
-        self.statistics.role = role
+        """Return the logits of ``x``, a batch of the target stream or of source samples."""
         try:
-            logits = self._answer(self._network(x), x)
-        except (ValueError, RuntimeError) as wrong:
-            if isinstance(wrong, ModelError):
+            if not self._accelerator.chosen:
+                self.statistics.role = "probe"
+                self._accelerator.choose(x.detach(), dataclasses.replace(self.arguments), self._logits)
+            self.statistics.role = role
+            logits = self._logits(self._accelerator.network(x, self.arguments), x)
+        except (ValueError, RuntimeError) as error:
+            if isinstance(error, ModelError):
                 raise
-            explained = self._explain(x, str(wrong))
+            explained = self._explain(x, str(error))
             if explained is None:
                 raise
-            raise explained from wrong
+            raise explained from error
         finally:
             self.statistics.role = "target"
-        if not self._looked_at:
-            self._look_at(logits.detach())
-        # CUDA graphs write every answer to the same place.
+        if not self._checked:
+            self._check_first_logits(logits.detach())
         return logits.clone() if self._overwrites else logits
 
-    def _network(self, x: Tensor) -> Callable[[Tensor], Any]:
-        # Autocast looks at every operation by itself; a batch of the wrong rank should be told so, not folded.
-        if torch.is_autocast_enabled(x.device.type) or (x.dim(), self.arguments) != self._fused_for:
-            return self._plain
-        return self._fused or self._plain
-
-    def _answer(self, network: Callable[[Tensor], Any], x: Tensor) -> Tensor:
+    def _logits(self, network: Callable[..., Any], x: Tensor) -> Tensor:
         if self._precision != "full":
             with torch.autocast(x.device.type, torch.bfloat16):
-                return self._laid_out(network, x)
-        return self._laid_out(network, x)
+                return self._call_with_layout_fallback(network, x)
+        return self._call_with_layout_fallback(network, x)
 
-    def _laid_out(self, network: Callable[[Tensor], Any], x: Tensor) -> Tensor:
+    def _call_with_layout_fallback(self, network: Callable[..., Any], x: Tensor) -> Tensor:
         if self._contiguous:
             return logits_of(self.arguments.call(network, x.contiguous()), len(x))
         try:
             return logits_of(self.arguments.call(network, x), len(x))
-        except RuntimeError as wrong:
-            if "view size is not compatible" not in str(wrong) or x.is_contiguous():
+        except RuntimeError as error:
+            if "view size is not compatible" not in str(error) or x.is_contiguous():
                 raise
-            # A network that flattens by .view() cannot take channels-last; it will not learn to.
+            # A network that flattens by .view() cannot take channels-last batches.
             self._contiguous = True
-            return self._laid_out(network, x)
+            return self._call_with_layout_fallback(network, x)
 
-    def _settle(self, x: Tensor) -> None:
-        """Decides, once, whether the rewritten network is to be trusted; leaves it open where ``x`` cannot tell."""
-        self.statistics.role = "probe"
-        try:
-            expected = self._try(self.module, x)
-            if all(bool(torch.isfinite(values).all()) for values in expected):
-                self._settled = True
-                self._fused = self._trusted(x, expected)
-                self._fused_for = (x.dim(), dataclasses.replace(self.arguments))
-        except (ValueError, RuntimeError, TypeError, IndexError):
-            return  # whatever is wrong with the batch will be said when it is used
-        finally:
-            self.statistics.role = "target"
-
-    def _trusted(self, x: Tensor, expected: list[Tensor]) -> nn.Module | None:
-        try:
-            fused = rewritten(self.module, learns=self._learns, call=dataclasses.replace(self.arguments).call)
-            if fused is None:
-                return None
-            with native.resting():
-                wrong: object = None if _same(self._try(fused, x), expected) else "other numbers"
-            if wrong is None and native.KERNELS is not None and not _similar(self._try(fused, x), expected):
-                wrong = "kernels of our own give other numbers"
-            if wrong is None:
-                return fused
-        except Exception as error:  # followed along another way than it goes, a network may fail anyhow
-            wrong = error
-        LOG.debug("%s is not rewritten: %s", type(self.module).__name__, wrong)
-        return None
-
-    def _try(self, network: nn.Module, x: Tensor) -> list[Tensor]:
-        """Logits of ``x`` and, if the network learns, how they would move its parameters and ``x``."""
-        with torch.set_grad_enabled(self._learns):
-            x = x.clone().requires_grad_(self._learns and x.is_floating_point())
-            logits = self._answer(network, x)
-            moved = [p for p in (x, *self.module.parameters()) if p.requires_grad]
-            if not logits.requires_grad or not moved:
-                return [logits.detach()]
-            # Logits count unequally: those of a batch normalised by itself may sum to a constant.
-            weights = torch.linspace(0.5, 1.5, logits.numel(), dtype=logits.dtype, device=logits.device)
-            height = (logits.flatten() * weights).square().sum()
-            slopes = torch.autograd.grad(height, moved, allow_unused=True)
-        return [logits.detach(), *(slope for slope in slopes if slope is not None)]
-
-    def _look_at(self, logits: Tensor) -> None:
-        """Once: whether these can be logits at all."""
+    def _check_first_logits(self, logits: Tensor) -> None:
+        """Raise if the network's first output cannot be logits."""
         if logits.shape[1] < 2:
-            raise ModelError(
-                "the network returns one number for each sample; needed are logits of at least two classes."
-            )
+            raise ModelError("the network returns one number per sample; expected logits of at least two classes.")
         if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
             raise ModelError(
-                "the network returns probabilities (rows that sum to 1); needed are logits, from before the softmax."
+                "the network returns probabilities (rows that sum to 1); expected logits, from before the softmax."
             )
         if bool((logits.logsumexp(1).abs() < 1e-4).all()):
             raise ModelError(
-                "the network returns log-probabilities (rows whose logsumexp is 0, as log_softmax makes them); "
+                "the network returns log-probabilities (rows whose logsumexp is 0, as after log_softmax); "
                 "expected logits, from before the log_softmax: remove it from the end of the network."
             )
-        self._looked_at = True
+        self._checked = True
 
     def _explain(self, x: Tensor, message: str) -> BatchError | None:
         if "more than 1 value per channel" in message:
@@ -281,101 +226,20 @@ class Classifier:
         convolution = next((m for m in self.module.modules() if isinstance(m, _ConvNd)), None)
         if convolution is None:
             return None
-        wanted, channels = convolution.weight, convolution.in_channels
-        if x.dim() != wanted.dim():
+        weight, channels = convolution.weight, convolution.in_channels
+        if x.dim() != weight.dim():
             return BatchError(
-                f"the network cannot take a batch of shape {tuple(x.shape)}: its convolutions want {wanted.dim()} "
+                f"the network cannot take a batch of shape {tuple(x.shape)}: its convolutions expect {weight.dim()} "
                 f"dimensions, the batch first ({message})."
             )
-        if x.dtype != wanted.dtype and not torch.is_autocast_enabled(x.device.type):
-            advice = (
-                "x.float() / 255 for images of whole numbers" if not x.is_floating_point() else f"x.to({wanted.dtype})"
-            )
+        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            advice = "x.float() / 255 for integer images" if not x.is_floating_point() else f"x.to({weight.dtype})"
             return BatchError(
-                f"the batch is {x.dtype}, the network {wanted.dtype}; convert it by {advice} ({message})."
+                f"the batch is {x.dtype}, the network {weight.dtype}; convert it by {advice} ({message})."
             )
         if x.shape[1] != channels:
             return BatchError(
-                f"the batch has shape {tuple(x.shape)}, and the network's first convolution wants {channels} channels "
-                f"in the second place. Images that end in their channels: x.permute(0, 3, 1, 2) ({message})."
+                f"the batch has shape {tuple(x.shape)}, but the network's first convolution expects {channels} "
+                f"channels in dimension 1. If the channels are last, use x.permute(0, 3, 1, 2) ({message})."
             )
         return None
-
-
-def _similar(found: list[Tensor], expected: list[Tensor]) -> bool:
-    """Whether logits, and then gradients, are the same but for the rounding of another arithmetic.
-
-    That opens a ReLU here and shuts one there, so that single gradients may differ by more than it.
-    """
-    off = float((found[0] - expected[0]).abs().max())
-    sizes = [float(values.norm()) for values in expected[1:]]
-    allowed = [0.1 * size + 1e-2 * max(sizes) for size in sizes]
-    near = (float((a - b).norm()) <= most for a, b, most in zip(found[1:], expected[1:], allowed, strict=True))
-    return off <= 1e-3 * (1 + float(expected[0].abs().max())) and all(near)
-
-
-def _same(found: list[Tensor], expected: list[Tensor]) -> bool:
-    """Whether logits, and then gradients, differ by rounding only."""
-    if [values.shape for values in found] != [values.shape for values in expected]:
-        return False
-    largest = max([float(values.abs().max()) for values in expected[1:]], default=0.0)
-    allowed = [1e-3 * (1 + float(expected[0].abs().max()))]
-    # A gradient that cancels out is all rounding.
-    allowed += [1e-2 * float(values.abs().max()) + 1e-4 * largest for values in expected[1:]]
-    return all(bool((a - b).abs().max() <= most) for a, b, most in zip(found, expected, allowed, strict=True))
-
-
-class FlatParameters:
-    """Parameters that learn, laid out in one tensor for each device and dtype.
-
-    The network's parameters and their gradients are views of it, so that the optimiser, a snapshot, a reset
-    and a check for finite values are one operation each, whatever the number of layers.
-    """
-
-    def __init__(self, named: Sequence[tuple[str, nn.Parameter]]) -> None:
-        self.names = tuple(name for name, _ in named)
-        self.flat: list[nn.Parameter] = []
-        groups: dict[tuple[torch.device, torch.dtype], list[nn.Parameter]] = {}
-        for _, parameter in named:
-            groups.setdefault((parameter.device, parameter.dtype), []).append(parameter)
-        self._members = list(groups.values())
-        for parameters in self._members:
-            flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
-            flat.grad = torch.zeros_like(flat)
-            start = 0
-            for parameter in parameters:
-                window = slice(start, start + parameter.numel())
-                parameter.data = flat.data[window].view(parameter.shape)
-                parameter.requires_grad_(True)
-                parameter.grad = flat.grad[window].view(parameter.shape)
-                start = window.stop
-            self.flat.append(flat)
-
-    def joined(self) -> list[Tensor]:
-        """The parameters laid out as in ``flat``, as part of a graph: for penalties on them."""
-        return [torch.cat([parameter.reshape(-1) for parameter in parameters]) for parameters in self._members]
-
-    def gradients(self) -> list[Tensor]:
-        """All gradients, laid out as in ``flat``."""
-        return [flat.grad for flat in self.flat if flat.grad is not None]
-
-    def zero_grad(self) -> None:
-        """Clears the gradients in place: they are views and must stay so."""
-        for gradient in self.gradients():
-            gradient.zero_()
-
-    @contextmanager
-    def at(self, values: Sequence[Tensor]) -> Iterator[None]:
-        """Moves the parameters to ``values`` for a while, then back to the bit."""
-        here = [flat.detach().clone() for flat in self.flat]
-        try:
-            self.move_to(values)
-            yield
-        finally:
-            self.move_to(here)
-
-    def move_to(self, values: Sequence[Tensor]) -> None:
-        """Sets the parameters, laid out as in ``flat``."""
-        for flat, value in zip(self.flat, values, strict=True):
-            flat.data.copy_(value)
-        torch.clear_autocast_cache()  # it may hold the parameters as they were

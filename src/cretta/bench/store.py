@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from cretta import native
+from cretta.accelerate import missing_kernels
 from cretta.bench.result import BatchRow, Result
 from cretta.errors import StateError
 from cretta.storage import atomic_write, lock
@@ -148,7 +148,7 @@ def provenance(materials: dict[str, str], device: torch.device) -> dict[str, Any
             "processor": platform.machine(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "kernels": native.KERNELS is not None,
+            "kernels": missing_kernels() is None,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         },
     }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cretta.accelerate import TRAINING_BACKENDS
 from cretta.errors import OptionError
 from cretta.options import OptionSet, choice, flag, integer, number
-from cretta.training.backends import BACKENDS
 
 # Small images first: most of the training is done at a fraction of the cost. Shares of the progressive part.
 PROGRESSION = ((0.4, 20 / 32), (0.8, 24 / 32), (1.0, 28 / 32))
@@ -64,7 +64,9 @@ class Recipe(OptionSet):
     )
     best: bool = flag(False, "keep the weights of the epoch with the highest accuracy on the held-out images")
     backend: str = choice(
-        "auto", "how a step is computed; auto times the candidates and takes the fastest", among=("auto", *BACKENDS)
+        "auto",
+        "how a step is computed; auto times the candidates and takes the fastest",
+        among=("auto", *TRAINING_BACKENDS),
     )
     seed: int = integer(0, "seed of everything random", at_least=0, at_most=2**31 - 1)
 

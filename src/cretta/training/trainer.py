@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cretta.accelerate import fastest_training_backend, training_forward
 from cretta.data import ArrayDataset, ImageDataset
 from cretta.errors import OptionError, StateError
 from cretta.metrics import BatchScores
 from cretta.models.weights import WEIGHTS
 from cretta.norm import norm_layers
 from cretta.storage import atomic_write, tensorfile
-from cretta.training import backends
 from cretta.training.augmix import augmix
 from cretta.training.recipe import Recipe
 
@@ -250,13 +250,13 @@ class _Run:
     def use(self, backend: str) -> None:
         """Compute the steps to come by ``backend``."""
         self.backend = backend
-        self.forward = backends.forward(self.model, backend)
+        self.forward = training_forward(self.model, backend)
 
     def choose_backend(self) -> None:
         """Take the fastest backend on a batch of this training."""
         chosen = self._next()[:32]
         pixels = self.images[chosen].to(self.device).float().div_(255)
-        self.use(backends.fastest(self.model, _channels_last(pixels), self.labels[chosen].to(self.device))[0])
+        self.use(fastest_training_backend(self.model, _channels_last(pixels), self.labels[chosen].to(self.device))[0])
 
     @property
     def share(self) -> float:

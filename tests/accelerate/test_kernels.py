@@ -21,13 +21,12 @@ from torch import Tensor, nn
 
 import cretta
 import textbook
-from cretta import frugal, native
+from cretta.accelerate import kernels, operations
 from cretta.metrics import peak_meter
 from cretta.models import WideResNet
-from cretta.network import _same, _similar
 
-LOADED = native._load(native.FILE, "on")
-"""Wherever the processor can run them, whether they pay there or not."""
+LOADED = kernels.load(kernels.FILE)
+"""The library, or the reason why it cannot be used here."""
 needs_kernels = pytest.mark.skipif(isinstance(LOADED, str), reason=f"no kernels here: {LOADED}")
 CPUINFO = Path("/proc/cpuinfo")
 FLAGS = CPUINFO.read_text().split() if CPUINFO.exists() else []
@@ -46,21 +45,22 @@ def layer_of(inputs: int, outputs: int, bias: bool = False) -> nn.Conv2d:
 
 
 @pytest.fixture(autouse=True)
-def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "KERNELS", None if isinstance(LOADED, str) else LOADED)
+def use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use them with AVX-512 too."""
+    monkeypatch.setenv("CRETTA_KERNELS", "on")
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of all kernels as they are run."""
     made: list[str] = []
-    run = native.Kernels.call
+    run = kernels.Library.call
 
-    def call(self: native.Kernels, name: str, *arguments: Any, label: str | None = None) -> None:
+    def call(self: kernels.Library, name: str, *arguments: Any, label: str | None = None) -> None:
         made.append(label or name)
         run(self, name, *arguments, label=label)
 
-    monkeypatch.setattr(native.Kernels, "call", call)
+    monkeypatch.setattr(kernels.Library, "call", call)
     return made
 
 
@@ -91,10 +91,10 @@ SHAPES = [
 def test_convolution_is_pytorchs(shape: tuple[int, ...], bias: bool, calls: list[str]) -> None:
     images, inputs, outputs, height, width = shape
     layer, x = layer_of(inputs, outputs, bias), drawn(images, inputs, height, width).requires_grad_()
-    found = frugal.convolve(layer, x)
+    found = operations.convolve(layer, x)
     slope = drawn(*found.shape, seed=2)
     (back,) = torch.autograd.grad(found, x, slope)
-    assert calls == ["cretta_convolve", "cretta_convolve_back"]
+    assert calls == ["cretta_convolve", "cretta_convolve_backward"]
     exact_x = x.detach().double().requires_grad_()
     exact = copy.deepcopy(layer).double()(exact_x)
     (exact_back,) = torch.autograd.grad(exact, exact_x, slope.double())
@@ -102,7 +102,7 @@ def test_convolution_is_pytorchs(shape: tuple[int, ...], bias: bool, calls: list
     torch.testing.assert_close(back.double(), exact_back, rtol=0, atol=2e-6)
     assert found.is_contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
-        assert torch.equal(frugal.convolve(layer, x), found)
+        assert torch.equal(operations.convolve(layer, x), found)
 
 
 @needs_kernels
@@ -110,7 +110,7 @@ def test_convolution_is_pytorchs(shape: tuple[int, ...], bias: bool, calls: list
 def test_convolution_rounds_no_worse_than_pytorchs(channels: int, side: int) -> None:
     layer, x = layer_of(channels, channels), drawn(8, channels, side, side).relu()
     exact = F.conv2d(x.double(), layer.weight.double(), padding=1)
-    mine = (native.convolve(x, layer.weight) - exact).square().mean()
+    mine = (kernels.convolve(x, layer.weight) - exact).square().mean()
     theirs = (F.conv2d(x, layer.weight, padding=1) - exact).square().mean()
     assert mine < 1.2 * theirs
 
@@ -121,25 +121,25 @@ def test_results_do_not_depend_on_the_number_of_threads(shape: tuple[int, ...], 
     images, inputs, outputs, height, width = shape
     x, layer = drawn(images, inputs, height, width), layer_of(inputs, outputs)
     norm = (torch.linspace(-1, 2, inputs), torch.linspace(-1, 1, inputs), 1e-5)
-    found = []
+    results = []
     for count in (1, 2, 5):
         threads(count)
-        y, facts = native.normalise(x, *norm)
-        backs: list[Tensor] = []
-        for given in (False, True):
-            into = torch.empty_like(x)
-            backs += [*native.normalise_back(x + 1, x, facts, given=given, into=into), into]
-        found.append([native.convolve(x, layer.weight), y, *backs])
-    for others in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], others, strict=True))
+        y, statistics = kernels.batch_norm_relu(x, *norm)
+        gradients: list[Tensor] = []
+        for running in (False, True):
+            out = torch.empty_like(x)
+            gradients += [*kernels.batch_norm_relu_backward(x + 1, x, statistics, running=running, out=out), out]
+        results.append([kernels.convolve(x, layer.weight), y, *gradients])
+    for others in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
 
 
 @needs_kernels
 def test_an_image_of_nonsense_stays_alone() -> None:
     x, layer = drawn(9, 16, 6, 6), layer_of(16, 16)
-    clean = native.convolve(x, layer.weight)
+    clean = kernels.convolve(x, layer.weight)
     x[4, 3, 2, 2] = torch.nan
-    dirty = native.convolve(x, layer.weight)
+    dirty = kernels.convolve(x, layer.weight)
     others = [i for i in range(9) if i != 4]
     assert torch.equal(dirty[others], clean[others])
     assert dirty[4, :, 1:4, 1:4].isnan().all()
@@ -148,19 +148,19 @@ def test_an_image_of_nonsense_stays_alone() -> None:
 @needs_kernels
 def test_a_weight_is_transformed_once_and_again_when_it_changes() -> None:
     x, layer = drawn(2, 16, 4, 4), layer_of(16, 16)
-    first = native.convolve(x, layer.weight)
-    kept = native._transform(layer.weight, back=False)
-    assert native._transform(layer.weight, back=False) is kept
+    first = kernels.convolve(x, layer.weight)
+    kept = kernels._transform(layer.weight, backward=False)
+    assert kernels._transform(layer.weight, backward=False) is kept
     layer.weight.mul_(2)
-    assert native._transform(layer.weight, back=False) is not kept
-    torch.testing.assert_close(native.convolve(x, layer.weight), 2 * first)
+    assert kernels._transform(layer.weight, backward=False) is not kept
+    torch.testing.assert_close(kernels.convolve(x, layer.weight), 2 * first)
     layer.weight.data = -layer.weight.data
-    torch.testing.assert_close(native.convolve(x, layer.weight), -2 * first)
+    torch.testing.assert_close(kernels.convolve(x, layer.weight), -2 * first)
     gc.collect()
-    held = len(native._transformed)
+    held = len(kernels._transformed)
     del layer
     gc.collect()
-    assert len(native._transformed) == held - 1
+    assert len(kernels._transformed) == held - 1
 
 
 @needs_kernels
@@ -168,11 +168,11 @@ def test_inference_mode_is_fine(calls: list[str]) -> None:
     layer, norm = layer_of(16, 16), norm_of(16)
     with torch.inference_mode():
         x = drawn(2, 16, 4, 4)
-        found = frugal.normalise_rectify_convolve(norm, layer, x)
+        found = operations.batch_norm_relu_convolve(norm, layer, x)
         torch.testing.assert_close(found, layer(F.relu(norm(x))), rtol=0, atol=2e-6)
-        assert calls == ["cretta_normalise", "cretta_convolve"]
+        assert calls == ["cretta_batch_norm_relu", "cretta_convolve"]
         # Nobody could notice a change of these.
-        assert not native.can_convolve(layer_of(16, 16), x)
+        assert not kernels.can_convolve(layer_of(16, 16), x)
 
 
 @needs_kernels
@@ -192,7 +192,7 @@ def test_pytorchs_default_numbers_do_not_matter(dtype: torch.dtype) -> None:
             tensor.data.fill_(0.5)
         values = torch.linspace(-1, 1, 2 * 16 * 4 * 4, dtype=torch.float32).view(2, 16, 4, 4)
         x = values.contiguous(memory_format=torch.channels_last).requires_grad_()
-        out = frugal.normalise_rectify_convolve(norm, layer, x)
+        out = operations.batch_norm_relu_convolve(norm, layer, x)
         return [out, *torch.autograd.grad(out.square().sum(), (x, norm.weight, norm.bias))]
 
     expected = results()
@@ -208,19 +208,19 @@ def test_pytorchs_default_numbers_do_not_matter(dtype: torch.dtype) -> None:
 @needs_kernels
 def test_nor_does_its_default_device(calls: list[str]) -> None:
     layer, norm, x = layer_of(16, 16), norm_of(16), drawn(2, 16, 4, 4)
-    expected = frugal.normalise_rectify_convolve(norm, layer, x)
+    expected = operations.batch_norm_relu_convolve(norm, layer, x)
     fresh = copy.deepcopy(layer)
     with torch.device("meta"):
-        assert torch.equal(frugal.normalise_rectify_convolve(norm, fresh, x), expected)
+        assert torch.equal(operations.batch_norm_relu_convolve(norm, fresh, x), expected)
     assert len(calls) == 4
 
 
 @needs_kernels
 def test_only_plain_tensors_are_handed_over() -> None:
     with pytest.raises(RuntimeError, match="meta"):
-        native._address(torch.empty(3, device="meta"))
+        kernels._address(torch.empty(3, device="meta"))
     with pytest.raises(RuntimeError, match="float64"):
-        native._address(torch.empty(3, dtype=torch.float64))
+        kernels._address(torch.empty(3, dtype=torch.float64))
 
 
 OTHERS: dict[str, nn.Module] = {
@@ -238,42 +238,42 @@ OTHERS: dict[str, nn.Module] = {
 @needs_kernels
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_layers_are_left_to_pytorch(name: str) -> None:
-    assert not native.can_convolve(OTHERS[name].requires_grad_(False), drawn(2, 16, 8, 8))
+    assert not kernels.can_convolve(OTHERS[name].requires_grad_(False), drawn(2, 16, 8, 8))
 
 
 @needs_kernels
 def test_other_batches_are_left_to_pytorch(calls: list[str]) -> None:
     layer, x = layer_of(16, 16), drawn(2, 16, 8, 8)
-    assert native.can_convolve(layer, x)
-    assert not native.can_convolve(layer, x.contiguous())
-    assert not native.can_convolve(layer, x.double())
-    assert not native.can_convolve(layer, x[:0])
-    assert not native.can_convolve(layer, x[:, :8])
-    assert not native.can_convolve(layer, x[0])
-    assert not native.can_convolve(copy.deepcopy(layer).double(), x)
+    assert kernels.can_convolve(layer, x)
+    assert not kernels.can_convolve(layer, x.contiguous())
+    assert not kernels.can_convolve(layer, x.double())
+    assert not kernels.can_convolve(layer, x[:0])
+    assert not kernels.can_convolve(layer, x[:, :8])
+    assert not kernels.can_convolve(layer, x[0])
+    assert not kernels.can_convolve(copy.deepcopy(layer).double(), x)
     biased = layer_of(16, 16, bias=True)
-    assert native.can_convolve(biased, x)
+    assert kernels.can_convolve(biased, x)
     biased.bias = nn.Parameter(torch.zeros(1).expand(16), requires_grad=False)
-    assert not native.can_convolve(biased, x)
-    assert not native.can_normalise(x, torch.ones(8), torch.ones(8))
-    assert not native.can_normalise(x, torch.ones(32)[::2], torch.ones(16))
-    assert not native.can_normalise(drawn(2, 12, 8, 8), torch.ones(12), torch.ones(12))
+    assert not kernels.can_convolve(biased, x)
+    assert not kernels.can_batch_norm_relu(x, torch.ones(8), torch.ones(8))
+    assert not kernels.can_batch_norm_relu(x, torch.ones(32)[::2], torch.ones(16))
+    assert not kernels.can_batch_norm_relu(drawn(2, 12, 8, 8), torch.ones(12), torch.ones(12))
     with pytest.raises(RuntimeError, match="channels"):
-        frugal.convolve(layer, drawn(2, 32, 8, 8))
+        operations.convolve(layer, drawn(2, 32, 8, 8))
     assert calls == []
 
 
 @needs_kernels
 def test_a_gradient_may_come_in_any_layout(calls: list[str]) -> None:
     layer, x = layer_of(16, 16), drawn(2, 16, 8, 8).requires_grad_()
-    (even,) = torch.autograd.grad(frugal.convolve(layer, x).sum(), x)
-    (contiguous,) = torch.autograd.grad(frugal.convolve(layer, x), x, torch.ones(2, 16, 8, 8))
+    (even,) = torch.autograd.grad(operations.convolve(layer, x).sum(), x)
+    (contiguous,) = torch.autograd.grad(operations.convolve(layer, x), x, torch.ones(2, 16, 8, 8))
     (exact,) = torch.autograd.grad(layer(x).sum(), x)
     torch.testing.assert_close(even, exact, rtol=0, atol=2e-6)
     assert torch.equal(even, contiguous)
     norm = norm_of(16)
-    (even,) = torch.autograd.grad(frugal.normalise_and_rectify(norm, x).sum(), norm.weight)
-    (contiguous,) = torch.autograd.grad(frugal.normalise_and_rectify(norm, x), norm.weight, torch.ones(2, 16, 8, 8))
+    (even,) = torch.autograd.grad(operations.batch_norm_relu(norm, x).sum(), norm.weight)
+    (contiguous,) = torch.autograd.grad(operations.batch_norm_relu(norm, x), norm.weight, torch.ones(2, 16, 8, 8))
     assert torch.equal(even, contiguous)
     assert len(calls) == 8
 
@@ -305,15 +305,15 @@ def test_norm_and_relu_are_pytorchs(shape: tuple[int, ...], centre: float, stati
     rounding = 1e-6 * (10 + centre)
     slope = drawn(*shape, seed=4) * (before.abs() > rounding)
     assert (slope != 0).float().mean() > 0.9
-    found = frugal.normalise_and_rectify(layer, x)
+    found = operations.batch_norm_relu(layer, x)
     slopes = torch.autograd.grad(found, (x, layer.weight, layer.bias), slope)
-    assert calls == ["cretta_normalise", "cretta_normalise_back"]
+    assert calls == ["cretta_batch_norm_relu", "cretta_batch_norm_relu_backward"]
     exact = torch.autograd.grad(before.relu(), (exact_x, exact_layer.weight, exact_layer.bias), slope.double())
     torch.testing.assert_close(found.double(), before.relu(), rtol=0, atol=rounding)
     for one, other in zip(slopes, exact, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=rounding, atol=rounding * float(other.abs().max()))
     with torch.no_grad():
-        assert torch.equal(frugal.normalise_and_rectify(layer, x), found)
+        assert torch.equal(operations.batch_norm_relu(layer, x), found)
 
 
 @needs_kernels
@@ -322,24 +322,25 @@ def test_norm_and_relu_are_pytorchs(shape: tuple[int, ...], centre: float, stati
 def test_norm_relu_and_convolution_in_one_are_those_in_turn(bias: bool, statistics: str, calls: list[str]) -> None:
     norm, layer, x = norm_of(16, statistics), layer_of(16, 32, bias), drawn(3, 16, 6, 5).requires_grad_()
     learns = (x, norm.weight, norm.bias)
-    found = frugal.normalise_rectify_convolve(norm, layer, x)
+    found = operations.batch_norm_relu_convolve(norm, layer, x)
     slopes = torch.autograd.grad(found.square().sum(), learns)
     # In one: had they been found in turn, two gradients would have been made, and two nodes of the graph.
     assert found.grad_fn is not None
     assert [type(node).__name__ for node, _ in found.grad_fn.next_functions if node] == ["AccumulateGrad"] * 3
-    assert calls == ["cretta_normalise", "cretta_convolve", "cretta_convolve_back", "cretta_normalise_back"]
-    in_turn = frugal.convolve(layer, frugal.normalise_and_rectify(norm, x))
+    forward, backward = ["cretta_batch_norm_relu", "cretta_convolve"], ["cretta_convolve", "cretta_batch_norm_relu"]
+    assert calls == forward + [f"{name}_backward" for name in backward]
+    in_turn = operations.convolve(layer, operations.batch_norm_relu(norm, x))
     assert torch.equal(found, in_turn)
     for one, other in zip(slopes, torch.autograd.grad(in_turn.square().sum(), learns), strict=True):
         assert torch.equal(one, other)
     with torch.no_grad():
-        assert torch.equal(frugal.normalise_rectify_convolve(norm, layer, x), in_turn)
+        assert torch.equal(operations.batch_norm_relu_convolve(norm, layer, x), in_turn)
 
 
 @needs_kernels
 def test_norm_relu_and_a_convolution_that_learns() -> None:
     norm, layer, x = norm_of(16), layer_of(16, 32).requires_grad_(), drawn(3, 16, 6, 5)
-    found = frugal.normalise_rectify_convolve(norm, layer, x)
+    found = operations.batch_norm_relu_convolve(norm, layer, x)
     expected = layer(F.relu(norm(x)))
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
     (slope,) = torch.autograd.grad(found.square().sum(), layer.weight)
@@ -351,7 +352,7 @@ def test_norm_relu_and_a_convolution_that_learns() -> None:
 @needs_kernels
 def test_one_pixel_alone_has_no_statistics(calls: list[str]) -> None:
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        frugal.normalise_and_rectify(norm_of(8), drawn(1, 8, 1, 1))
+        operations.batch_norm_relu(norm_of(8), drawn(1, 8, 1, 1))
     assert calls == []
 
 
@@ -359,7 +360,7 @@ def test_one_pixel_alone_has_no_statistics(calls: list[str]) -> None:
 def test_what_is_no_number_comes_through() -> None:
     x = drawn(2, 8, 3, 3)
     x[0, 5, 1, 1] = torch.nan
-    y, _ = native.normalise(x, torch.ones(8), torch.zeros(8), 1e-5)
+    y, _ = kernels.batch_norm_relu(x, torch.ones(8), torch.zeros(8), 1e-5)
     assert y[:, 5].isnan().all()
     assert not y[:, [0, 1, 2, 3, 4, 6, 7]].isnan().any()
 
@@ -369,7 +370,7 @@ def test_what_is_no_number_comes_through() -> None:
 def test_with_statistics_of_training_a_bad_gradient_stays_where_it_is(nonsense: float) -> None:
     norm, x = norm_of(8, "training"), drawn(4, 8, 3, 3).requires_grad_()
     nn.init.constant_(norm.bias, 5.0)  # all ReLUs are open
-    out = frugal.normalise_and_rectify(norm, x)
+    out = operations.batch_norm_relu(norm, x)
     slope = torch.ones(4, 8, 3, 3)
     (clean,) = torch.autograd.grad(out, x, slope, retain_graph=True)
     slope[1, 2, 0, 0] = nonsense
@@ -387,14 +388,14 @@ def test_only_the_gradients_asked_for_come_back(learning: tuple[str, ...]) -> No
     for name in learning:
         everything[name].requires_grad_()
     slope, wanted = drawn(*x.shape, seed=5), [everything[name] for name in learning]
-    found = frugal.normalise_rectify_convolve(norm, layer, x)
+    found = operations.batch_norm_relu_convolve(norm, layer, x)
     slopes = torch.autograd.grad(found, wanted, slope, retain_graph=True)
     for one, other in zip(slopes, torch.autograd.grad(layer(F.relu(norm(x))), wanted, slope), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     with peak_meter(torch.device("cpu")) as meter:
         torch.autograd.grad(found, wanted, slope)
     assert meter.peak < 1.5 * x.nbytes  # what the convolution passes back; BatchNorm's gradient is written over it
-    apart = frugal.normalise_and_rectify(norm, x)
+    apart = operations.batch_norm_relu(norm, x)
     with peak_meter(torch.device("cpu")) as meter:
         torch.autograd.grad(apart, wanted, slope)
     assert (meter.peak >= x.nbytes) == ("x" in learning)
@@ -405,17 +406,17 @@ def test_their_graph_keeps_the_input_only() -> None:
     norm, layer, x = norm_of(16), layer_of(16, 16), drawn(3, 16, 32, 32).requires_grad_()
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):  # type: ignore[func-returns-value]
-        frugal.normalise_rectify_convolve(norm, layer, x)
+        operations.batch_norm_relu_convolve(norm, layer, x)
     assert {t.data_ptr() for t in kept if t.numel() >= x.numel()} == {x.data_ptr()}
-    assert sum(t.numel() for t in kept) == x.numel() + 4 * 16
+    assert sum(t.numel() for t in kept) == x.numel() + 4 * 16 + layer.weight.numel()
 
 
 @needs_kernels
 def test_threads_may_call_at_once() -> None:
     layer, x = layer_of(32, 32), drawn(8, 32, 16, 16)
-    expected = native.convolve(x, layer.weight)
+    expected = kernels.convolve(x, layer.weight)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: native.convolve(x, layer.weight), range(16)))
+        found = list(pool.map(lambda _: kernels.convolve(x, layer.weight), range(16)))
     assert all(torch.equal(one, expected) for one in found)
 
 
@@ -425,24 +426,24 @@ def test_threads_may_call_at_once() -> None:
 @needs_kernels
 def test_they_rest_when_told(calls: list[str]) -> None:
     layer, x = layer_of(16, 16), drawn(2, 16, 4, 4).requires_grad_()
-    before = frugal.convolve(layer, x)
-    with native.resting():
-        assert not native.can_convolve(layer, x)
+    before = operations.convolve(layer, x)
+    with kernels.disabled():
+        assert not kernels.can_convolve(layer, x)
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(native.can_convolve, layer, x).result()
-        frugal.convolve(layer, x).sum().backward()
+            assert pool.submit(kernels.can_convolve, layer, x).result()
+        operations.convolve(layer, x).sum().backward()
         assert calls == ["cretta_convolve"]
         before.sum().backward()
-    assert calls == ["cretta_convolve", "cretta_convolve_back"]
-    assert native.can_convolve(layer, x)
+    assert calls == ["cretta_convolve", "cretta_convolve_backward"]
+    assert kernels.can_convolve(layer, x)
 
 
 @needs_kernels
 def test_profilers_see_them() -> None:
     layer, x = layer_of(16, 16), drawn(2, 16, 4, 4)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        frugal.convolve(layer, x.requires_grad_()).sum().backward()
-    assert {"cretta_convolve", "cretta_convolve_back"} <= {event.key for event in profile.key_averages()}
+        operations.convolve(layer, x.requires_grad_()).sum().backward()
+    assert {"cretta_convolve", "cretta_convolve_backward"} <= {event.key for event in profile.key_averages()}
 
 
 @pytest.mark.skipif(
@@ -450,43 +451,84 @@ def test_profilers_see_them() -> None:
     reason="no C compiler on Linux, or a processor without AVX2",
 )
 def test_where_they_can_be_had_there_are_kernels() -> None:
-    assert isinstance(LOADED, native.Kernels), f"install cretta again (pip install --editable .): {LOADED}"
+    assert isinstance(LOADED, kernels.Library), f"install cretta again (pip install --editable .): {LOADED}"
 
 
-def test_why_there_are_none_is_said(tmp_path: Path) -> None:
-    assert "a C compiler" in str(native._load(tmp_path / "nothing.so", None))
-    (tmp_path / "broken.so").write_bytes(b"no library")
-    assert "could not be loaded" in str(native._load(tmp_path / "broken.so", None))
-    assert native._load(native.FILE, "off") == "CRETTA_KERNELS=off is set"
-    assert (native.KERNELS is None) == isinstance(LOADED, str)
+def test_the_reason_why_they_are_missing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "a C compiler" in str(kernels.load(tmp_path / "nothing.so"))
+    (tmp_path / "broken.so").write_bytes(b"not a library")
+    assert "could not be loaded" in str(kernels.load(tmp_path / "broken.so"))
+    assert (kernels.missing() is None) == isinstance(LOADED, kernels.Library)
+    monkeypatch.setenv("CRETTA_KERNELS", "off")
+    assert kernels.missing() == "CRETTA_KERNELS=off is set"
+
+
+@needs_kernels
+def test_the_switch_is_read_at_each_use(monkeypatch: pytest.MonkeyPatch, calls: list[str]) -> None:
+    layer, x = layer_of(16, 16), drawn(2, 16, 4, 4).requires_grad_()
+    before = operations.convolve(layer, x)
+    monkeypatch.setenv("CRETTA_KERNELS", "off")
+    assert not kernels.can_convolve(layer, x)
+    before.sum().backward()  # as its forward pass
+    assert calls == ["cretta_convolve", "cretta_convolve_backward"]
+    operations.convolve(layer, x).sum().backward()
+    assert len(calls) == 2
 
 
 @needs_kernels
 def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zlib.crc32", lambda _: 1)
-    assert "another version" in str(native._load(native.FILE, "on"))
+    assert "another version" in str(kernels.load(kernels.FILE))
 
 
 def library_of(**functions: Callable[..., int]) -> Any:
     """A library whose kernels all fail."""
-    return SimpleNamespace(**{name: lambda *given: 1 for name in native.SIGNATURES}, **functions)
+    return SimpleNamespace(**{name: lambda *args: 1 for name in kernels.SIGNATURES}, **functions)
 
 
 @needs_kernels
-def test_where_pytorch_has_wider_ones_they_are_used_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = native.FILE.with_name("kernels.c").read_bytes()
+def test_with_avx512_they_are_used_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = kernels.FILE.with_name("kernels.c").read_bytes()
     wide = library_of(cretta_interface=lambda: zlib.crc32(source), cretta_ready=lambda: 1)
     real = ctypes.CDLL
     monkeypatch.setattr("ctypes.CDLL", lambda name: wide if name else real(name))
-    assert "AVX-512" in str(native._load(native.FILE, None))
-    assert isinstance(native._load(native.FILE, "on"), native.Kernels)
+    library = kernels.load(kernels.FILE)
+    monkeypatch.setattr(kernels, "_library", lambda: library)
+    assert kernels.missing() is None
+    monkeypatch.delenv("CRETTA_KERNELS")
+    assert "AVX-512" in str(kernels.missing())
 
 
 @needs_kernels
-def test_lack_of_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "KERNELS", native.Kernels(library_of(), None))
+def test_a_kernel_without_memory_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_library", lambda: kernels.Library(library_of(), None))
     with pytest.raises(MemoryError, match="cretta_convolve"):
-        native.convolve(drawn(2, 16, 4, 4), layer_of(16, 16).weight)
+        kernels.convolve(drawn(2, 16, 4, 4), layer_of(16, 16).weight)
+
+
+@needs_kernels
+def test_without_the_private_name_of_the_profiler_they_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = layer_of(16, 16), drawn(2, 16, 4, 4)
+    expected = kernels.convolve(x, layer.weight)
+    monkeypatch.delattr(torch.autograd.profiler, "_is_profiler_enabled")
+    assert torch.equal(kernels.convolve(x, layer.weight), expected)
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["convolution", "convolution after BatchNorm", "PyTorch's convolution"])
+def test_a_weight_modified_before_the_backward_pass_raises(kind: str) -> None:
+    """As PyTorch does: the gradient would belong to another network."""
+    norm, layer, x = norm_of(16), layer_of(16, 16), drawn(2, 16, 4, 4).requires_grad_()
+    if kind == "convolution after BatchNorm":
+        out = operations.batch_norm_relu_convolve(norm, layer, x)
+    elif kind == "convolution":
+        out = operations.convolve(layer, x)
+    else:
+        out = operations.convolve(layer, x.contiguous())
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
 
 
 # In adapters.
@@ -523,44 +565,12 @@ def test_an_adapter_computes_the_same_without_them(
 
     found = logits()
     assert "cretta_convolve" in calls
-    assert "cretta_normalise" in calls
-    for back in ("cretta_convolve_back", "cretta_normalise_back"):
+    assert "cretta_batch_norm_relu" in calls
+    for back in ("cretta_convolve_backward", "cretta_batch_norm_relu_backward"):
         assert (back in calls) == (method not in ("source", "bn_adapt"))
     calls.clear()
-    monkeypatch.setattr(native, "KERNELS", None)
+    monkeypatch.setenv("CRETTA_KERNELS", "off")
     plain = logits()
     assert calls == []
     for one, other in zip(found, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-
-
-@needs_kernels
-def test_kernels_that_give_other_numbers_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = native.convolve
-
-    def wrong(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, back: bool = False) -> Tensor:
-        return right(x, weight, bias, back=back) * (2 if back else 1)
-
-    (x,) = textbook.batches((8,))
-    model = cretta.adapt(net(), "tent")
-    model(x)
-    assert model.model._fused is not None
-    monkeypatch.setattr(native, "convolve", wrong)
-    model = cretta.adapt(net(), "tent")
-    model(x)
-    assert model.model._fused is None
-
-
-def test_another_rounding_is_told_from_another_network() -> None:
-    torch.manual_seed(0)
-    logits, slopes, few = torch.randn(2, 5), torch.randn(1000), torch.full((3,), 1e-9)
-    flipped = slopes.clone()
-    flipped[7] = 0  # behind a ReLU that rounding shut
-    expected = [logits, slopes, few]
-    assert _similar([logits + 1e-5, flipped, -few], expected)
-    assert not _same([logits + 1e-5, flipped, -few], expected)
-    assert not _similar([logits + 0.1, slopes, few], expected)
-    assert not _similar([logits, 1.2 * slopes, few], expected)
-    assert not _similar([logits, slopes.roll(1), few], expected)
-    assert not _similar([logits, slopes, few + 1], expected)
-    assert _similar([logits], [logits])

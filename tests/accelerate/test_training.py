@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cretta import native
+from cretta.accelerate import kernels, training
 from cretta.models import build
-from cretta.training import backends
 
-needs_kernels = pytest.mark.skipif(native.KERNELS is None, reason=f"no kernels here: {native.MISSING}")
+needs_kernels = pytest.mark.skipif(kernels.missing() is not None, reason=f"no kernels here: {kernels.missing()}")
 
 
 def network() -> nn.Module:
@@ -36,7 +35,7 @@ def test_the_gradient_of_a_weight_is_that_of_double_precision(inputs: int, outpu
     weight = torch.zeros(outputs, inputs, 3, 3, dtype=torch.float64, requires_grad=True)
     F.conv2d(x.double(), weight, padding=1).backward(g.double())
     assert weight.grad is not None
-    torch.testing.assert_close(native.weight_gradient(x, g).double(), weight.grad, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(kernels.weight_gradient(x, g).double(), weight.grad, rtol=1e-5, atol=2e-5)
 
 
 @needs_kernels
@@ -48,7 +47,7 @@ def test_the_gradient_of_a_weight_does_not_depend_on_the_number_of_threads() -> 
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            results.append(native.weight_gradient(x, g))
+            results.append(kernels.weight_gradient(x, g))
     finally:
         torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])
@@ -62,18 +61,20 @@ def test_a_step_with_kernels_has_the_loss_gradients_and_statistics_of_double_pre
     model = network()
     exact, (images, labels) = copy.deepcopy(model).double(), batch()
     calls: list[str] = []
-    run = native.Kernels.call
+    run = kernels.Library.call
 
-    def call(self: native.Kernels, name: str, *arguments: Tensor | float | None, label: str | None = None) -> None:
+    def call(self: kernels.Library, name: str, *arguments: Tensor | float | None, label: str | None = None) -> None:
         calls.append(label or name)
         run(self, name, *arguments, label=label)
 
-    monkeypatch.setattr(native.Kernels, "call", call)
-    loss = F.cross_entropy(backends.forward(model, "kernels")(images), labels)
+    monkeypatch.setattr(kernels.Library, "call", call)
+    loss = F.cross_entropy(training.training_forward(model, "kernels")(images), labels)
     loss.backward()
     expected = F.cross_entropy(exact(images.double()), labels)
     expected.backward()
-    assert {"cretta_convolve", "cretta_convolve_back", "cretta_convolve_weight", "cretta_normalise"} <= set(calls)
+    assert {"cretta_convolve", "cretta_convolve_backward", "cretta_convolve_weight", "cretta_batch_norm_relu"} <= set(
+        calls
+    )
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
     for (name, weight), other in zip(model.named_parameters(), exact.parameters(), strict=True):
         assert weight.grad is not None
@@ -86,7 +87,7 @@ def test_a_step_with_kernels_has_the_loss_gradients_and_statistics_of_double_pre
 def test_bfloat16_is_near_and_the_parameters_stay_float32() -> None:
     model, (images, labels) = network(), batch()
     plain = F.cross_entropy(copy.deepcopy(model)(images), labels)
-    loss = F.cross_entropy(backends.forward(model, "bfloat16")(images), labels)
+    loss = F.cross_entropy(training.training_forward(model, "bfloat16")(images), labels)
     loss.backward()
     assert float(loss.detach()) == pytest.approx(float(plain.detach()), rel=0.05)
     assert loss.dtype is torch.float32
@@ -104,12 +105,12 @@ def test_bfloat16_is_near_and_the_parameters_stay_float32() -> None:
 def test_the_fastest_is_taken_unless_it_gains_next_to_nothing(
     seconds: dict[str, float], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter(time for name in seconds for _ in range(backends.TIMED_STEPS) for time in (0.0, seconds[name]))
+    clock = iter(time for name in seconds for _ in range(training.TIMED_STEPS) for time in (0.0, seconds[name]))
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    monkeypatch.setattr(backends, "candidates", lambda model, device: list(seconds))
+    monkeypatch.setattr(training, "training_candidates", lambda model, device: list(seconds))
     model, (images, labels) = network(), batch()
     before = copy.deepcopy(model.state_dict())
-    assert backends.fastest(model, images, labels) == (expected, seconds)
+    assert training.fastest_training_backend(model, images, labels) == (expected, seconds)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -124,6 +125,6 @@ def test_a_network_that_cannot_be_traced_runs_plainly() -> None:
             return out
 
     model, (images, _) = Branching(), batch()
-    assert backends.candidates(model, torch.device("cpu"))[:2] in (["plain"], ["plain", "bfloat16"])
-    assert backends.forward(model, "kernels") is model
+    assert training.training_candidates(model, torch.device("cpu"))[:2] in (["plain"], ["plain", "bfloat16"])
+    assert training.training_forward(model, "kernels") is model
     assert model(images).shape == (8, 10)

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cretta import frugal
+from cretta.accelerate import operations
 
 DOUBLE = torch.float64
 DEVICES = [
     "cpu",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
 ]
-CONVOLUTIONS: dict[str, tuple[Callable[[], frugal.Convolution], tuple[int, ...]]] = {
+CONVOLUTIONS: dict[str, tuple[Callable[[], operations.Convolution], tuple[int, ...]]] = {
     "1d": (lambda: nn.Conv1d(4, 6, 3), (3, 4, 11)),
     "1d strided, padded": (lambda: nn.Conv1d(4, 6, 3, stride=2, padding=2), (3, 4, 11)),
     "2d": (lambda: nn.Conv2d(4, 6, 3), (3, 4, 7, 8)),
@@ -32,7 +32,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], frugal.Convolution], tuple[int, ...]]
     "2d of one pixel": (lambda: nn.Conv2d(4, 6, 1, stride=2, bias=False), (3, 4, 7, 8)),
     "3d": (lambda: nn.Conv3d(2, 4, 3, stride=(1, 2, 1), padding=1, groups=2), (2, 2, 4, 5, 4)),
 }
-NORMS: dict[str, tuple[Callable[[], frugal.BatchNorm], tuple[int, ...]]] = {
+NORMS: dict[str, tuple[Callable[[], operations.BatchNorm], tuple[int, ...]]] = {
     "1d of rows": (lambda: nn.BatchNorm1d(4), (9, 4)),
     "1d": (lambda: nn.BatchNorm1d(4), (3, 4, 7)),
     "2d": (lambda: nn.BatchNorm2d(4), (3, 4, 5, 6)),
@@ -41,12 +41,12 @@ NORMS: dict[str, tuple[Callable[[], frugal.BatchNorm], tuple[int, ...]]] = {
 }
 
 
-def frozen(make: Callable[[], frugal.Convolution], device: str = "cpu") -> frugal.Convolution:
+def frozen(make: Callable[[], operations.Convolution], device: str = "cpu") -> operations.Convolution:
     torch.manual_seed(0)
     return make().to(device, DOUBLE).eval().requires_grad_(False)
 
 
-def of_batch(make: Callable[[], frugal.BatchNorm], device: str = "cpu") -> frugal.BatchNorm:
+def of_batch(make: Callable[[], operations.BatchNorm], device: str = "cpu") -> operations.BatchNorm:
     """A layer that normalises with the batch's statistics, as an adapter makes it."""
     torch.manual_seed(0)
     layer = make().to(device, DOUBLE).eval()
@@ -57,7 +57,7 @@ def of_batch(make: Callable[[], frugal.BatchNorm], device: str = "cpu") -> fruga
     return layer
 
 
-def of_training(make: Callable[[], frugal.BatchNorm], device: str = "cpu") -> frugal.BatchNorm:
+def of_training(make: Callable[[], operations.BatchNorm], device: str = "cpu") -> operations.BatchNorm:
     """A layer that normalises with training's statistics, as it comes."""
     layer = of_batch(make, device)
     layer.track_running_stats = True
@@ -123,7 +123,7 @@ def test_a_convolution_is_pytorchs(case: str, device: str) -> None:
     layer = frozen(make, device)
     for channels_last in layouts(shape):
         x = drawn(shape, device, channels_last=channels_last)
-        assert_equal(results(lambda x: frugal.convolve(layer, x), x, []), results(layer, x, []))
+        assert_equal(results(lambda x: operations.convolve(layer, x), x, []), results(layer, x, []))
 
 
 @pytest.mark.parametrize("case", [case for case, (_, shape) in CONVOLUTIONS.items() if len(shape) == 4])
@@ -132,7 +132,7 @@ def test_gradients_of_channels_last_images_are_channels_last(case: str) -> None:
     layer = frozen(make)
     for channels_last in (True, False):
         x = drawn(shape, channels_last=channels_last)
-        out, slope = results(lambda x: frugal.convolve(layer, x), x, [])
+        out, slope = results(lambda x: operations.convolve(layer, x), x, [])
         assert out.is_contiguous(memory_format=torch.channels_last) == channels_last
         assert slope.is_contiguous(memory_format=torch.channels_last) == channels_last
 
@@ -141,7 +141,7 @@ def test_gradients_of_channels_last_images_are_channels_last(case: str) -> None:
 def test_the_gradient_of_a_convolution_is_its_slope(case: str) -> None:
     make, shape = CONVOLUTIONS[case]
     layer, x = frozen(make), drawn((2, *shape[1:2], *(min(side, 5) for side in shape[2:]))).requires_grad_(True)
-    assert torch.autograd.gradcheck(lambda x: frugal.convolve(layer, x), (x,), fast_mode=True)
+    assert torch.autograd.gradcheck(lambda x: operations.convolve(layer, x), (x,), fast_mode=True)
 
 
 @pytest.mark.parametrize("learning", ["weight", "bias", "both"])
@@ -151,23 +151,23 @@ def test_a_convolution_that_learns_still_gets_its_gradient(learning: str) -> Non
     parameters: list[Tensor] = [p for name, p in layer.named_parameters() if learning in (name, "both")]
     for parameter in parameters:
         parameter.requires_grad_(True)
-    found = results(lambda x: frugal.convolve(layer, x), x, parameters)
+    found = results(lambda x: operations.convolve(layer, x), x, parameters)
     assert_equal(found, results(layer, x, parameters))
     assert all(slope.abs().sum() > 0 for slope in found)
 
 
 def test_a_convolution_of_images_that_need_no_gradient_makes_no_graph() -> None:
     layer, x = frozen(lambda: nn.Conv2d(4, 6, 3)), drawn((3, 4, 7, 8))
-    assert not frugal.convolve(layer, x).requires_grad
+    assert not operations.convolve(layer, x).requires_grad
     with torch.no_grad():
-        assert not frugal.convolve(layer, x.requires_grad_(True)).requires_grad
+        assert not operations.convolve(layer, x.requires_grad_(True)).requires_grad
     with torch.inference_mode():
-        assert torch.equal(frugal.convolve(layer, x), layer(x))
+        assert torch.equal(operations.convolve(layer, x), layer(x))
 
 
 def test_one_image_without_a_batch_dimension_is_convolved_as_pytorch_does() -> None:
     layer, x = frozen(lambda: nn.Conv2d(4, 6, 3, padding=1)), drawn((4, 7, 8))
-    assert_equal(results(lambda x: frugal.convolve(layer, x), x, []), results(layer, x, []))
+    assert_equal(results(lambda x: operations.convolve(layer, x), x, []), results(layer, x, []))
 
 
 def test_a_frozen_convolution_keeps_nothing_of_its_input() -> None:
@@ -179,7 +179,7 @@ def test_a_frozen_convolution_keeps_nothing_of_its_input() -> None:
         return kept(lambda: convolve(made), *weights)
 
     assert size(after(layer)) >= x.nbytes
-    assert after(lambda x: frugal.convolve(layer, x)) == []
+    assert after(lambda x: operations.convolve(layer, x)) == []
 
 
 # BatchNorm and ReLU.
@@ -194,7 +194,7 @@ def test_batchnorm_and_relu_are_pytorchs(case: str, statistics: str, device: str
     for channels_last in layouts(shape):
         x = drawn(shape, device, channels_last=channels_last)
         parameters: list[Tensor] = [layer.weight, layer.bias]
-        found = results(lambda x: frugal.normalise_and_rectify(layer, x), x, parameters)
+        found = results(lambda x: operations.batch_norm_relu(layer, x), x, parameters)
         assert_equal(found, results(lambda x: F.relu(layer(x)), x, parameters))
         assert (found[0] == 0).any()
         assert (found[0] > 0).any()
@@ -211,7 +211,7 @@ def test_the_gradient_of_batchnorm_and_relu_is_their_slope(case: str, statistics
     def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         twin = copy.copy(layer)
         twin._parameters = {"weight": weight, "bias": bias}  # type: ignore[dict-item]
-        return frugal.normalise_and_rectify(twin, x)
+        return operations.batch_norm_relu(twin, x)
 
     given = (x, layer.weight.detach().requires_grad_(True), layer.bias.detach().requires_grad_(True))
     assert torch.autograd.gradcheck(function, given, atol=1e-4)
@@ -226,7 +226,7 @@ def test_only_the_gradients_asked_for_come_back(learning: tuple[str, ...], stati
     for name in learning:
         everything[name].requires_grad_(True)
     wanted = [everything[name] for name in learning]
-    found = torch.autograd.grad(frugal.normalise_and_rectify(layer, x).square().sum(), wanted)
+    found = torch.autograd.grad(operations.batch_norm_relu(layer, x).square().sum(), wanted)
     expected = torch.autograd.grad(F.relu(layer(x)).square().sum(), wanted)
     assert_equal(list(found), list(expected))
 
@@ -236,9 +236,9 @@ def test_without_gradients_the_input_stays_as_it_is(statistics: str) -> None:
     layer, x = STATISTICS[statistics](lambda: nn.BatchNorm2d(4)), drawn((3, 4, 5, 6))
     before = x.clone()
     with torch.no_grad():
-        assert torch.equal(frugal.normalise_and_rectify(layer, x), F.relu(layer(x)))
+        assert torch.equal(operations.batch_norm_relu(layer, x), F.relu(layer(x)))
     assert torch.equal(x, before)
-    frugal.normalise_and_rectify(layer, x.requires_grad_(True)).sum().backward()
+    operations.batch_norm_relu(layer, x.requires_grad_(True)).sum().backward()
     assert torch.equal(x, before)
 
 
@@ -247,7 +247,7 @@ def test_of_batchnorm_and_relu_the_input_is_kept_and_not_the_output(statistics: 
     layer, x = STATISTICS[statistics](lambda: nn.BatchNorm2d(4)), drawn((8, 4, 16, 16)).requires_grad_(True)
     known = list(layer.parameters())
     plain = kept(lambda: F.relu(layer(x)), *known)
-    frugally = kept(lambda: frugal.normalise_and_rectify(layer, x), *known)
+    frugally = kept(lambda: operations.batch_norm_relu(layer, x), *known)
     large = [tensor for tensor in frugally if tensor.nbytes >= x.nbytes]
     assert [tensor.data_ptr() for tensor in large] == [x.data_ptr()]
     assert size(frugally) < size(plain) - 0.9 * x.nbytes
@@ -256,7 +256,7 @@ def test_of_batchnorm_and_relu_the_input_is_kept_and_not_the_output(statistics: 
 def test_one_value_a_channel_will_do_with_statistics_of_training() -> None:
     layer, x = of_training(lambda: nn.BatchNorm2d(4)), drawn((1, 4, 1, 1))
     parameters: list[Tensor] = [layer.weight, layer.bias]
-    found = results(lambda x: frugal.normalise_and_rectify(layer, x), x, parameters)
+    found = results(lambda x: operations.batch_norm_relu(layer, x), x, parameters)
     assert_equal(found, results(lambda x: F.relu(layer(x)), x, parameters))
 
 
@@ -265,7 +265,7 @@ def test_a_relu_exactly_at_zero_gives_no_gradient() -> None:
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     x = drawn((3, 4, 5, 6)).requires_grad_(True)
-    out = frugal.normalise_and_rectify(layer, x)
+    out = operations.batch_norm_relu(layer, x)
     assert not out.any()
     for slope in torch.autograd.grad(out.sum(), [x, layer.weight, layer.bias]):
         assert not slope.any()
@@ -280,7 +280,7 @@ def test_a_channel_of_one_value_has_pytorchs_gradient(value: float, dtype: torch
         nn.init.constant_(layer.bias, beta)
         x = torch.full((2, 1, 4, 4), value, dtype=dtype)
         expected = torch.autograd.grad(F.relu(layer(x)).sum(), layer.bias)[0]
-        out = frugal.normalise_and_rectify(layer, x)
+        out = operations.batch_norm_relu(layer, x)
         assert torch.equal(torch.autograd.grad(out.sum(), layer.bias)[0], expected), beta
 
 
@@ -303,10 +303,10 @@ def test_errors_of_batchnorm_stay_pytorchs(make: Any, shape: tuple[int, ...]) ->
     with pytest.raises((ValueError, RuntimeError)) as expected:
         layer(x)
     with pytest.raises(type(expected.value)) as found:
-        frugal.normalise_and_rectify(layer, x)
+        operations.batch_norm_relu(layer, x)
     assert str(found.value) == str(expected.value)
     with torch.no_grad(), pytest.raises(type(expected.value)) as found:
-        frugal.normalise_and_rectify(layer, x)
+        operations.batch_norm_relu(layer, x)
     assert str(found.value) == str(expected.value)
 
 
@@ -316,28 +316,31 @@ def test_errors_of_batchnorm_stay_pytorchs(make: Any, shape: tuple[int, ...]) ->
 @pytest.mark.parametrize("device", DEVICES)
 def test_rectifying_is_relu_in_the_same_memory(device: str) -> None:
     x = drawn((3, 4, 5, 6), device)
-    assert_equal(results(lambda x: frugal.rectify(x * 2), x, []), results(lambda x: F.relu(x * 2), x, []))
+    assert_equal(results(lambda x: operations.relu_in_place(x * 2), x, []), results(lambda x: F.relu(x * 2), x, []))
     memory = x.clone()
-    assert frugal.rectify(memory).data_ptr() == memory.data_ptr()
+    assert operations.relu_in_place(memory).data_ptr() == memory.data_ptr()
     at_zero = torch.zeros(3, dtype=DOUBLE, device=device, requires_grad=True)
-    assert not torch.autograd.grad(frugal.rectify(at_zero * 1).sum(), at_zero)[0].any()
+    assert not torch.autograd.grad(operations.relu_in_place(at_zero * 1).sum(), at_zero)[0].any()
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_adding_is_a_sum_in_the_memory_of_the_first(device: str) -> None:
     x, other = drawn((3, 4, 5, 6), device), drawn((3, 4, 5, 6), device).flip(0).requires_grad_(True)
-    found = results(lambda x: frugal.add(x * 2, other.exp()), x, [other])
+    found = results(lambda x: operations.add_in_place(x * 2, other.exp()), x, [other])
     assert_equal(found, results(lambda x: x * 2 + other.exp(), x, [other]))
     memory = x.clone()
-    assert frugal.add(memory, other.detach()).data_ptr() == memory.data_ptr()
+    assert operations.add_in_place(memory, other.detach()).data_ptr() == memory.data_ptr()
 
 
 @pytest.mark.parametrize("shape", [(4, 5, 6), (1, 4, 1, 1), (3, 1, 5, 6), (2, 3, 4, 5, 6)], ids=str)
 def test_sums_that_broadcast_are_pytorchs(shape: tuple[int, ...]) -> None:
     x, other = drawn((3, 4, 5, 6)), drawn(shape).requires_grad_(True)
-    assert_equal(results(lambda x: frugal.add(x * 2, other), x, [other]), results(lambda x: x * 2 + other, x, [other]))
+    assert_equal(
+        results(lambda x: operations.add_in_place(x * 2, other), x, [other]),
+        results(lambda x: x * 2 + other, x, [other]),
+    )
 
 
 def test_a_sum_of_two_types_has_the_wider_one() -> None:
     x, other = torch.ones(3), torch.ones(3, dtype=DOUBLE)
-    assert frugal.add(x, other).dtype == frugal.add(other, x).dtype == DOUBLE
+    assert operations.add_in_place(x, other).dtype == operations.add_in_place(other, x).dtype == DOUBLE

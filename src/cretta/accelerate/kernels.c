@@ -1,15 +1,15 @@
-/* The two layers that most of a step goes into, for x86-64 processors with AVX2 and FMA: 3 x 3 convolutions by
- * Winograd's F(2 x 2, 3 x 3), which needs 16 products where the direct way needs 36, and BatchNorm by the batch's
- * statistics or training's with the ReLU after it, forward and back in few passes over memory.
+/* Custom CPU kernels for x86-64 processors with AVX2 and FMA: 3 x 3 convolutions by Winograd's F(2 x 2, 3 x 3), which
+ * needs 16 products where direct convolution needs 36, and BatchNorm (batch or running statistics) with the ReLU after
+ * it. Both have a forward and a backward kernel with few passes over memory.
  *
- * Images are float32 and channels-last: pixel after pixel, and for each its channels. Results do not depend on the
- * number of threads. Elsewhere this file compiles to a library that says it is not ready.
+ * Images are float32 and channels-last: pixel after pixel, all channels of a pixel together. Results do not depend on
+ * the number of threads. On other processors this file compiles to a library whose cretta_ready returns 0.
  *
- * Work is shared out through GOMP_parallel, which the caller hands over: PyTorch's own threads do it, for others beside
- * them would wait for each other.
+ * The caller passes GOMP_parallel, so that the work runs in PyTorch's threads. A second pool of threads would compete
+ * with them for the cores.
  */
 
-/* A checksum of this file, so that a library of another one is not mistaken for its. */
+/* Checksum of this file: the loader rejects a library that was compiled from another version. */
 unsigned cretta_interface(void) { return INTERFACE; }
 
 #if !(defined(__x86_64__) && defined(__GNUC__))
@@ -24,7 +24,7 @@ int cretta_ready(void) { return 0; }
 #include <stdlib.h>
 #include <string.h>
 
-/* 0: this processor cannot run it; 1: it can, but PyTorch's convolutions have twice the width of these; 2: it can. */
+/* 0: the processor lacks AVX2 or FMA; 1: it has AVX-512, where PyTorch's convolutions are twice as wide; 2: AVX2. */
 int cretta_ready(void) {
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
@@ -53,11 +53,11 @@ typedef struct {
     long next, count;
 } Queue;
 
-static long take(Queue *queue) { return __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED); }
+static long next_block(Queue *queue) { return __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED); }
 
-#define EACH(block, queue) for (long block; (block = take(queue)) < (queue)->count;)
+#define FOR_EACH(block, queue) for (long block; (block = next_block(queue)) < (queue)->count;)
 
-/* Lets threads work until the queue is empty. Whether it is not: they leave when memory runs out. */
+/* Run `work` in the threads until the queue is empty. Return 1 if it is not: threads stop when memory runs out. */
 static int run(Parallel parallel, long threads, void (*work)(void *), void *job, Queue *queue) {
     queue->next = 0;
     if (queue->count < threads) threads = queue->count;
@@ -68,14 +68,14 @@ static int run(Parallel parallel, long threads, void (*work)(void *), void *job,
     return queue->next < queue->count;
 }
 
-static float *numbers(long count) { return aligned_alloc(64, ((size_t)count * sizeof(float) + 63) / 64 * 64); }
+static float *allocate(long count) { return aligned_alloc(64, ((size_t)count * sizeof(float) + 63) / 64 * 64); }
 
 /* Convolution. */
 
 #define SIDE 16 /* products of a tile, 4 x 4 */
 #define ROWS 6  /* tiles multiplied at once */
 #define COLUMNS 16
-#define MOST 48 /* tiles whose products stay in the cache, a multiple of ROWS */
+#define LARGEST_BLOCK 48 /* tiles per block, so that their products fit in the cache; a multiple of ROWS */
 
 typedef struct {
     Queue queue;
@@ -104,28 +104,29 @@ static inline void multiply(const float *restrict a, ptrdiff_t depth, const floa
         ROW(4, late + depth)
         ROW(5, late + 2 * depth)
     }
-#define KEEP(row) STORE(out + COLUMNS * row, s##row##0), STORE(out + COLUMNS * row + 8, s##row##1);
-    KEEP(0) KEEP(1) KEEP(2) KEEP(3) KEEP(4) KEEP(5)
+#define STORE_ROW(row) STORE(out + COLUMNS * row, s##row##0), STORE(out + COLUMNS * row + 8, s##row##1);
+    STORE_ROW(0) STORE_ROW(1) STORE_ROW(2) STORE_ROW(3) STORE_ROW(4) STORE_ROW(5)
 }
 
 typedef struct {
     long image, row, column; /* of the tile's first pixel */
-} Place;
+} Position;
 
-static Place place(const Convolution *job, long tile) {
+static Position position_of(const Convolution *job, long tile) {
     long across = (job->width + 1) / 2, down = (job->height + 1) / 2, rest = tile % (across * down);
-    return (Place){tile / (across * down), rest / across * 2, rest % across * 2};
+    return (Position){tile / (across * down), rest / across * 2, rest % across * 2};
 }
 
-/* v[SIDE][tiles][inputs] = B' d B of each tile; `step` lies between the products. */
+/* v[SIDE][tiles][inputs] = B' d B of each tile; `step` is the distance between products. */
 static void transform(const Convolution *job, long first, long count, const float *zeros, float *v, ptrdiff_t step) {
     for (long tile = 0; tile < count; tile++) {
-        Place at = place(job, first + tile);
+        Position position = position_of(job, first + tile);
         const float *pixel[SIDE];
         for (int i = 0; i < SIDE; i++) {
-            long row = at.row + i / 4 - 1, column = at.column + i % 4 - 1;
+            long row = position.row + i / 4 - 1, column = position.column + i % 4 - 1;
             int outside = row < 0 || column < 0 || row >= job->height || column >= job->width;
-            pixel[i] = outside ? zeros : job->x + ((at.image * job->height + row) * job->width + column) * job->inputs;
+            long index = (position.image * job->height + row) * job->width + column;
+            pixel[i] = outside ? zeros : job->x + index * job->inputs;
         }
         float *out = v + tile * job->inputs;
         for (long channel = 0; channel < job->inputs; channel += 8) {
@@ -150,12 +151,14 @@ static void transform(const Convolution *job, long first, long count, const floa
     }
 }
 
-/* COLUMNS channels of y, from `channel` on, = A' m A of each tile. */
-static void restore(const Convolution *job, long first, long count, long channel, const float *m, ptrdiff_t step) {
+/* y[...][channel : channel + COLUMNS] = A' m A of each tile. */
+static void inverse_transform(const Convolution *job, long first, long count, long channel, const float *m,
+                              ptrdiff_t step) {
     for (long tile = 0; tile < count; tile++) {
-        Place at = place(job, first + tile);
-        float *out = job->y + ((at.image * job->height + at.row) * job->width + at.column) * job->outputs + channel;
-        long down = at.row + 1 < job->height ? 2 : 1, across = at.column + 1 < job->width ? 2 : 1;
+        Position position = position_of(job, first + tile);
+        long index = (position.image * job->height + position.row) * job->width + position.column;
+        float *out = job->y + index * job->outputs + channel;
+        long down = position.row + 1 < job->height ? 2 : 1, across = position.column + 1 < job->width ? 2 : 1;
         for (int part = 0; part < COLUMNS; part += 8) {
             const float *from = m + tile * COLUMNS + part;
             Eight half[8], bias = job->bias ? LOAD(job->bias + channel + part) : ALL(0);
@@ -175,16 +178,16 @@ static void restore(const Convolution *job, long first, long count, long channel
     }
 }
 
-static void convolve(void *mine) {
-    Convolution *job = mine;
+static void convolve(void *argument) {
+    Convolution *job = argument;
     long inputs = job->inputs;
-    /* Sixteen blocks, a power of two apart, would fight for the same lines of the cache. */
+    /* The padding avoids sixteen blocks at a distance of a power of two, which map to the same cache lines. */
     ptrdiff_t v_step = job->block * inputs + 16, m_step = job->block * COLUMNS + 16;
-    float *v = numbers(SIDE * v_step), *m = numbers(SIDE * m_step), *zeros = numbers(inputs);
+    float *v = allocate(SIDE * v_step), *m = allocate(SIDE * m_step), *zeros = allocate(inputs);
     if (v && m && zeros) {
         memset(v, 0, (size_t)(SIDE * v_step) * sizeof(float));
         memset(zeros, 0, (size_t)inputs * sizeof(float));
-        EACH(block, &job->queue) {
+        FOR_EACH(block, &job->queue) {
             long first = block * job->block, count = job->tiles - first;
             if (count > job->block) count = job->block;
             transform(job, first, count, zeros, v, v_step);
@@ -194,7 +197,7 @@ static void convolve(void *mine) {
                     for (long tile = 0; tile < count; tile += ROWS)
                         multiply(v + i * v_step + tile * inputs, inputs, u + i * inputs * COLUMNS,
                                  m + i * m_step + tile * COLUMNS);
-                restore(job, first, count, channel, m, m_step);
+                inverse_transform(job, first, count, channel, m, m_step);
             }
         }
     }
@@ -203,39 +206,41 @@ static void convolve(void *mine) {
 
 /* y[images][height][width][outputs] = x[images][height][width][inputs] * weight (+ bias), padded by one pixel.
  *
- * u[outputs / COLUMNS][SIDE][inputs][COLUMNS] is G w G' of the weight; `inputs` is a multiple of 8, `outputs` of COLUMNS.
- * Returns, as all here do, whether memory ran out.
+ * u[outputs / COLUMNS][SIDE][inputs][COLUMNS] is G w G' of the weight; `inputs` is a multiple of 8, `outputs` of
+ * COLUMNS. Like all exported functions, return 1 if memory ran out, else 0.
  */
 int cretta_convolve(Parallel parallel, long threads, const float *x, const float *u, const float *bias, float *y,
                     long images, long height, long width, long inputs, long outputs) {
     long tiles = images * ((height + 1) / 2) * ((width + 1) / 2);
-    long share = ((tiles + threads - 1) / threads + ROWS - 1) / ROWS * ROWS, block = share < MOST ? share : MOST;
+    long portion = ((tiles + threads - 1) / threads + ROWS - 1) / ROWS * ROWS;
+    long block = portion < LARGEST_BLOCK ? portion : LARGEST_BLOCK;
     Convolution job = {{0, (tiles + block - 1) / block}, x, u, bias, y, height, width, inputs, outputs, tiles, block};
     return run(parallel, threads, convolve, &job, &job.queue);
 }
 
-/* The gradient of the weight: each tile's A g A' times B' d B, summed over tiles; the caller applies G' . G. */
+/* Weight gradient: A g A' times B' d B of each tile, summed over tiles; the caller applies G' . G. */
 
-#define PARTS 8   /* sums of their own, so that the result does not depend on the number of threads */
-#define INPUTS 4  /* inputs whose products with COLUMNS outputs are summed at once */
+#define PARTS 8   /* partial sums; their number is fixed so that the result does not depend on the threads */
+#define INPUTS 4  /* inputs multiplied with COLUMNS outputs at once */
 
 typedef struct {
-    Convolution of; /* x, geometry and the tiles of a block; the queue holds the parts */
+    Convolution of; /* x, geometry, tiles per block; the queue holds the parts */
     const float *gradient;
     float *sums; /* [PARTS][SIDE][inputs][outputs] */
 } WeightGradient;
 
-/* z[SIDE][tiles][outputs] = A g A' of each tile; `step` lies between the products. */
+/* z[SIDE][tiles][outputs] = A g A' of each tile; `step` is the distance between products. */
 static void transform_gradient(const WeightGradient *job, long first, long count, const float *zeros, float *z,
                                ptrdiff_t step) {
     const Convolution *of = &job->of;
     for (long tile = 0; tile < count; tile++) {
-        Place at = place(of, first + tile);
+        Position position = position_of(of, first + tile);
         const float *pixel[4];
         for (int i = 0; i < 4; i++) {
-            long row = at.row + i / 2, column = at.column + i % 2;
+            long row = position.row + i / 2, column = position.column + i % 2;
             int outside = row >= of->height || column >= of->width;
-            pixel[i] = outside ? zeros : job->gradient + ((at.image * of->height + row) * of->width + column) * of->outputs;
+            long index = (position.image * of->height + row) * of->width + column;
+            pixel[i] = outside ? zeros : job->gradient + index * of->outputs;
         }
         for (long channel = 0; channel < of->outputs; channel += 8) {
             float *out = z + tile * of->outputs + channel;
@@ -273,15 +278,15 @@ static inline void accumulate(const float *restrict v, ptrdiff_t inputs, const f
     STORE(sums + 3 * outputs, s30), STORE(sums + 3 * outputs + 8, s31);
 }
 
-static void sum_weight_gradient(void *mine) {
-    WeightGradient *job = mine;
+static void sum_weight_gradient(void *argument) {
+    WeightGradient *job = argument;
     const Convolution *of = &job->of;
     long inputs = of->inputs, outputs = of->outputs, widest = inputs > outputs ? inputs : outputs;
     ptrdiff_t v_step = of->block * inputs + 16, z_step = of->block * outputs + 16;
-    float *v = numbers(SIDE * v_step), *z = numbers(SIDE * z_step), *zeros = numbers(widest);
+    float *v = allocate(SIDE * v_step), *z = allocate(SIDE * z_step), *zeros = allocate(widest);
     if (v && z && zeros) {
         memset(zeros, 0, (size_t)widest * sizeof(float));
-        EACH(part, &job->of.queue) {
+        FOR_EACH(part, &job->of.queue) {
             long blocks = (of->tiles + of->block - 1) / of->block;
             float *sums = job->sums + part * SIDE * inputs * outputs;
             memset(sums, 0, (size_t)(SIDE * inputs * outputs) * sizeof(float));
@@ -307,19 +312,20 @@ static void sum_weight_gradient(void *mine) {
 int cretta_convolve_weight(Parallel parallel, long threads, const float *x, const float *gradient, float *sums,
                            long images, long height, long width, long inputs, long outputs) {
     long tiles = images * ((height + 1) / 2) * ((width + 1) / 2), block = 24;
-    WeightGradient job = {{{0, PARTS}, x, NULL, NULL, NULL, height, width, inputs, outputs, tiles, block}, gradient, sums};
+    Convolution of = {{0, PARTS}, x, NULL, NULL, NULL, height, width, inputs, outputs, tiles, block};
+    WeightGradient job = {of, gradient, sums};
     return run(parallel, threads, sum_weight_gradient, &job, &job.of.queue);
 }
 
 /* BatchNorm and ReLU. */
 
-#define BLOCK 8192 /* numbers that stay in the first cache */
+#define BLOCK 8192 /* numbers that fit in the level-1 cache */
 
 typedef struct {
     Queue queue;
     const float *x, *mean, *scale, *shift, *gradient, *slope, *offset;
     float *y;
-    double *sums; /* two for each block and channel, and two for each channel of all blocks */
+    double *sums; /* two per block and channel, then two totals per channel */
     long pixels, channels, block;
 } Norm;
 
@@ -330,7 +336,7 @@ static Norm norm(long pixels, long channels) {
     return job;
 }
 
-/* Where the sums of a block begin; those of all blocks lie behind the last. */
+/* First sum of a block; the totals follow the last block. */
 static double *sums_of(const Norm *job, long block) { return job->sums + block * 2 * job->channels; }
 
 static int make_sums(Norm *job) {
@@ -338,7 +344,7 @@ static int make_sums(Norm *job) {
     return job->sums != NULL;
 }
 
-static void widen(double *out, Eight values) {
+static void store_as_double(double *out, Eight values) {
     _mm256_storeu_pd(out, _mm256_cvtps_pd(_mm256_castps256_ps128(values)));
     _mm256_storeu_pd(out + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(values, 1)));
 }
@@ -348,11 +354,11 @@ static long pixels_of(const Norm *job, long block) {
     return rest < job->block ? rest : job->block;
 }
 
-/* Each block's means, and squares of what lies off them. */
-static void survey(void *mine) {
-    Norm *job = mine;
+/* Mean of each channel in each block, and the sum of squared deviations from it. */
+static void sum_squares_of_block(void *argument) {
+    Norm *job = argument;
     long channels = job->channels;
-    EACH(block, &job->queue) {
+    FOR_EACH(block, &job->queue) {
         long pixels = pixels_of(job, block);
         const float *x = job->x + block * job->block * channels;
         double *sums = sums_of(job, block);
@@ -375,38 +381,38 @@ static void survey(void *mine) {
                 Eight one = SUB(LOAD(x + i * channels + channel), mean);
                 squares = FMA(one, one, squares);
             }
-            widen(sums + channel, mean);
-            widen(sums + channels + channel, ADD(squares, others));
+            store_as_double(sums + channel, mean);
+            store_as_double(sums + channels + channel, ADD(squares, others));
         }
     }
 }
 
 /* y = relu(x scale + shift) */
-static void rectify(void *mine) {
-    Norm *job = mine;
+static void scale_shift_relu(void *argument) {
+    Norm *job = argument;
     long channels = job->channels;
     const Eight zero = ALL(0);
-    EACH(block, &job->queue) {
+    FOR_EACH(block, &job->queue) {
         long from = block * job->block * channels, pixels = pixels_of(job, block);
         for (long i = 0; i < pixels; i++, from += channels)
             for (long channel = 0; channel < channels; channel += 8) {
                 Eight x = FMA(LOAD(job->x + from + channel), LOAD(job->scale + channel), LOAD(job->shift + channel));
-                STORE(job->y + from + channel, _mm256_max_ps(zero, x)); /* the second where one is not a number */
+                STORE(job->y + from + channel, _mm256_max_ps(zero, x)); /* returns the second operand if one is NaN */
             }
     }
 }
 
-/* What a ReLU lets through of the gradient, `x` being BatchNorm's input. */
-static inline Eight passed(Eight gradient, Eight x, Eight scale, Eight shift) {
+/* Gradient of ReLU(x scale + shift) with respect to the ReLU's input, where `x` is BatchNorm's input. */
+static inline Eight relu_gradient(Eight gradient, Eight x, Eight scale, Eight shift) {
     Eight closed = _mm256_cmp_ps(FMA(x, scale, shift), ALL(0), _CMP_LE_OQ);
     return _mm256_andnot_ps(closed, gradient);
 }
 
-/* Each block's sums of the gradient, and of its products with what lies off the mean. */
-static void gather(void *mine) {
-    Norm *job = mine;
+/* Sums over each block of the gradient g, and of g (x - mean). */
+static void sum_gradients_of_block(void *argument) {
+    Norm *job = argument;
     long channels = job->channels;
-    EACH(block, &job->queue) {
+    FOR_EACH(block, &job->queue) {
         long from = block * job->block * channels, pixels = pixels_of(job, block);
         double *sums = sums_of(job, block);
         for (long channel = 0; channel < channels; channel += 8) {
@@ -414,26 +420,26 @@ static void gather(void *mine) {
             Eight shift = LOAD(job->shift + channel), sum = ALL(0), product = ALL(0);
             const float *x = job->x + from + channel, *gradient = job->gradient + from + channel;
             for (long i = 0; i < pixels; i++, x += channels, gradient += channels) {
-                Eight at = LOAD(x), g = passed(LOAD(gradient), at, scale, shift);
+                Eight value = LOAD(x), g = relu_gradient(LOAD(gradient), value, scale, shift);
                 sum = ADD(sum, g);
-                product = FMA(g, SUB(at, mean), product);
+                product = FMA(g, SUB(value, mean), product);
             }
-            widen(sums + channel, sum);
-            widen(sums + channels + channel, product);
+            store_as_double(sums + channel, sum);
+            store_as_double(sums + channels + channel, product);
         }
     }
 }
 
-/* y = gradient scale + (x slope + offset), the gradient as far as the ReLU lets it through; or without the bracket. */
-static void spread(void *mine) {
-    Norm *job = mine;
+/* y = g scale + (x slope + offset), where g is the gradient after the ReLU; without the bracket if slope is NULL. */
+static void input_gradient_of_block(void *argument) {
+    Norm *job = argument;
     long channels = job->channels;
-    EACH(block, &job->queue) {
+    FOR_EACH(block, &job->queue) {
         long from = block * job->block * channels, pixels = pixels_of(job, block);
         for (long i = 0; i < pixels; i++, from += channels)
             for (long channel = 0; channel < channels; channel += 8) {
                 Eight x = LOAD(job->x + from + channel), scale = LOAD(job->scale + channel);
-                Eight g = passed(LOAD(job->gradient + from + channel), x, scale, LOAD(job->shift + channel));
+                Eight g = relu_gradient(LOAD(job->gradient + from + channel), x, scale, LOAD(job->shift + channel));
                 Eight out = _mm256_mul_ps(g, scale);
                 if (job->slope)
                     out = FMA(g, scale, FMA(x, LOAD(job->slope + channel), LOAD(job->offset + channel)));
@@ -442,14 +448,14 @@ static void spread(void *mine) {
     }
 }
 
-/* Means and inverse deviations of the channels; whether memory ran out. */
-static int measure(Parallel parallel, long threads, const float *x, double eps, float *mean, float *deviation,
+/* Mean and inverse standard deviation of each channel. */
+static int batch_statistics(Parallel parallel, long threads, const float *x, double eps, float *mean, float *deviation,
                    long pixels, long channels) {
     Norm job = norm(pixels, channels);
     long blocks = job.queue.count;
     job.x = x;
     if (!make_sums(&job)) return 1;
-    run(parallel, threads, survey, &job, &job.queue);
+    run(parallel, threads, sum_squares_of_block, &job, &job.queue);
     double *total = sums_of(&job, blocks), *squares = total + channels;
     for (long i = 0; i < blocks; i++) {
         const double *of = sums_of(&job, i), count = (double)pixels_of(&job, i);
@@ -473,38 +479,40 @@ static int measure(Parallel parallel, long threads, const float *x, double eps, 
 
 /* y = relu((x - mean) deviation weight + bias) = relu(x scale + shift).
  *
- * `facts` are mean, inverse deviation, scale and shift, each for all channels. The first two are the batch's, and
- * returned, or `given`; the others are returned. `channels` is a multiple of 8.
+ * `statistics` has four rows of one value per channel: mean, inverse deviation, scale, shift. If `fixed`, the first two
+ * are input, else they are computed from the batch; the last two are output. `channels` is a multiple of 8.
  */
-int cretta_normalise(Parallel parallel, long threads, const float *x, const float *weight, const float *bias, double eps,
-                     float *y, float *facts, long pixels, long channels, long given) {
-    float *mean = facts, *deviation = mean + channels, *scale = deviation + channels, *shift = scale + channels;
-    if (!given && measure(parallel, threads, x, eps, mean, deviation, pixels, channels)) return 1;
+int cretta_batch_norm_relu(Parallel parallel, long threads, const float *x, const float *weight, const float *bias,
+                           double eps, float *y, float *statistics, long pixels, long channels, long fixed) {
+    float *mean = statistics, *deviation = mean + channels, *scale = deviation + channels, *shift = scale + channels;
+    if (!fixed && batch_statistics(parallel, threads, x, eps, mean, deviation, pixels, channels)) return 1;
     for (long channel = 0; channel < channels; channel++) {
-        double steep = (double)deviation[channel] * weight[channel];
-        scale[channel] = (float)steep;
-        shift[channel] = (float)(bias[channel] - mean[channel] * steep);
+        double factor = (double)deviation[channel] * weight[channel];
+        scale[channel] = (float)factor;
+        shift[channel] = (float)(bias[channel] - mean[channel] * factor);
     }
     Norm job = norm(pixels, channels);
     job.x = x, job.y = y, job.scale = scale, job.shift = shift;
-    return run(parallel, threads, rectify, &job, &job.queue);
+    return run(parallel, threads, scale_shift_relu, &job, &job.queue);
 }
 
-/* The gradients of that: of x into y, which may be NULL, of weight and bias into `slopes`. */
-int cretta_normalise_back(Parallel parallel, long threads, const float *x, const float *gradient, const float *facts,
-                          float *y, float *slopes, long pixels, long channels, long given) {
-    const float *mean = facts, *deviation = mean + channels, *scale = deviation + channels, *shift = scale + channels;
-    float *of_weight = slopes, *of_bias = slopes + channels;
+/* Backward: write the gradient of x to y, unless y is NULL, and those of weight and bias to `parameter_gradients`. */
+int cretta_batch_norm_relu_backward(Parallel parallel, long threads, const float *x, const float *gradient,
+                                    const float *statistics, float *y, float *parameter_gradients, long pixels,
+                                    long channels, long fixed) {
+    const float *mean = statistics, *deviation = mean + channels;
+    const float *scale = deviation + channels, *shift = scale + channels;
+    float *of_weight = parameter_gradients, *of_bias = parameter_gradients + channels;
     Norm job = norm(pixels, channels);
     long blocks = job.queue.count;
-    float *slope = numbers(channels), *offset = numbers(channels);
+    float *slope = allocate(channels), *offset = allocate(channels);
     if (!make_sums(&job) || !slope || !offset) {
         free(job.sums), free(slope), free(offset);
         return 1;
     }
     job.x = x, job.y = y, job.gradient = gradient, job.mean = mean, job.scale = scale, job.shift = shift;
-    if (!given) job.slope = slope, job.offset = offset; /* statistics of the batch move with it */
-    run(parallel, threads, gather, &job, &job.queue);
+    if (!fixed) job.slope = slope, job.offset = offset; /* batch statistics depend on x */
+    run(parallel, threads, sum_gradients_of_block, &job, &job.queue);
     double *total = sums_of(&job, blocks);
     for (long i = 0; i < blocks; i++) {
         const double *of = sums_of(&job, i);
@@ -515,12 +523,12 @@ int cretta_normalise_back(Parallel parallel, long threads, const float *x, const
         of_bias[channel] = (float)sum;
         of_weight[channel] = (float)(product * inverse);
         /* scale (g - mean(g) - (x - mean) inverse^2 mean(g (x - mean))) */
-        double share = scale[channel] / (double)pixels, steep = -share * inverse * inverse * product;
-        slope[channel] = (float)steep;
-        offset[channel] = (float)(-share * sum - steep * mean[channel]);
+        double portion = scale[channel] / (double)pixels, factor = -portion * inverse * inverse * product;
+        slope[channel] = (float)factor;
+        offset[channel] = (float)(-portion * sum - factor * mean[channel]);
     }
     free(job.sums);
-    if (y) run(parallel, threads, spread, &job, &job.queue);
+    if (y) run(parallel, threads, input_gradient_of_block, &job, &job.queue);
     free(slope), free(offset);
     return 0;
 }

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import cretta
-import cretta.network
 import textbook
+from cretta.accelerate import accelerator
+from cretta.accelerate.graph import rewrite
 from cretta.models import ResNet, WideResNet
-from cretta.network import Classifier, share
+from cretta.network import Classifier, copy_sharing_parameters
 from cretta.norm import NormStatistics, StreamAverage, norm_parameter_names
-from cretta.rewrite import rewritten
 
 Way = Callable[[Any, Tensor], Any]
 WIDTH = 48
@@ -225,7 +225,7 @@ UNTRUSTED = {
 def learning(net: nn.Module, statistics: str = "batch") -> nn.Module:
     """A copy as an adapter has it: γ and β learn, everything else is frozen."""
     names = norm_parameter_names(net)
-    module = share(net, own=names)
+    module = copy_sharing_parameters(net, own=names)
     NormStatistics(module, statistics, 0.1, StreamAverage())
     for name in names:
         module.get_parameter(name).requires_grad_(True)
@@ -250,8 +250,8 @@ def assert_close(found: Tensor, expected: Tensor, tolerance: float) -> None:
     assert (found - expected).abs().max() <= tolerance * (1e-3 + expected.abs().max())
 
 
-def assert_learns_alike(network: nn.Module | None, module: nn.Module, x: Tensor) -> None:
-    assert network is not None
+def assert_learns_alike(network: nn.Module | str, module: nn.Module, x: Tensor) -> None:
+    assert isinstance(network, nn.Module)
     expected = logits_and_gradients(module, module, x)
     for one, other in zip(logits_and_gradients(network, module, x), expected, strict=True):
         assert_close(one, other, 2e-5)
@@ -279,8 +279,8 @@ def norm_calls(network: nn.Module, x: Tensor) -> int:
 @pytest.mark.parametrize("case", NETS)
 def test_a_network_that_learns_gives_the_same_logits_and_gradients(case: str, statistics: str) -> None:
     module = learning(NETS[case](), statistics)
-    network = rewritten(module, learns=True)
-    assert network is not None
+    network = rewrite(module, learns=True)
+    assert isinstance(network, nn.Module)
     for channels_last in (False, True):
         x = image_batch(channels_last)
         before = x.clone()
@@ -293,10 +293,10 @@ def test_a_network_that_learns_gives_the_same_logits_and_gradients(case: str, st
 @pytest.mark.parametrize("statistics", ["batch", "running"])
 @pytest.mark.parametrize("case", NETS)
 def test_a_network_that_does_not_learn_gives_the_same_logits(case: str, statistics: str) -> None:
-    module = share(NETS[case]())
+    module = copy_sharing_parameters(NETS[case]())
     NormStatistics(module, statistics, 0.1, StreamAverage())
-    network = rewritten(module, learns=False)
-    assert network is not None
+    network = rewrite(module, learns=False)
+    assert isinstance(network, nn.Module)
     for channels_last in (False, True):
         x = image_batch(channels_last)
         before = x.clone()
@@ -313,10 +313,10 @@ def test_what_is_written_into_after_its_norm_and_before_a_convolution(statistics
         out += 1
         return net.conv2(normal) + out
 
-    module = share(built(way)())
+    module = copy_sharing_parameters(built(way)())
     NormStatistics(module, statistics, 0.1, StreamAverage())
-    network, x = rewritten(module, learns=False), image_batch(True)
-    assert network is not None
+    network, x = rewrite(module, learns=False), image_batch(True)
+    assert isinstance(network, nn.Module)
     with torch.no_grad():
         assert_close(network(x), module(x), 1e-5)
 
@@ -326,8 +326,8 @@ def test_what_is_written_into_after_its_norm_and_before_a_convolution(statistics
 def test_gradients_of_images_are_the_same(case: str, statistics: str) -> None:
     """TEA climbs them, through the network that learns."""
     module = learning(NETS[case](), statistics)
-    network = rewritten(module, learns=True)
-    assert network is not None
+    network = rewrite(module, learns=True)
+    assert isinstance(network, nn.Module)
     x = image_batch(True)
     slopes = []
     for each in (module, network):
@@ -353,28 +353,28 @@ def test_gradients_of_images_are_the_same(case: str, statistics: str) -> None:
     ],
 )
 def test_norms_are_folded_into_the_convolutions_that_are_theirs_alone(case: str, before: int, after: int) -> None:
-    module, x = share(NETS[case]()), image_batch()
-    network = rewritten(module, learns=False)
-    assert network is not None
+    module, x = copy_sharing_parameters(NETS[case]()), image_batch()
+    network = rewrite(module, learns=False)
+    assert isinstance(network, nn.Module)
     assert norm_calls(module, x) == before
     assert norm_calls(network, x) == after
 
 
 def test_norms_of_the_batchs_statistics_are_not_folded() -> None:
-    module, x = share(textbook.small_net()), image_batch()
+    module, x = copy_sharing_parameters(textbook.small_net()), image_batch()
     NormStatistics(module, "batch", 0.1, StreamAverage())
-    network = rewritten(module, learns=False)
-    assert network is not None
+    network = rewrite(module, learns=False)
+    assert isinstance(network, nn.Module)
     assert_close(network(x), module(x), 1e-6)
     assert not any(name.startswith("folded") for name, _ in network.named_modules())
 
 
 def test_folding_leaves_the_network_as_it_is() -> None:
     net = textbook.small_net()
-    module = share(net)
+    module = copy_sharing_parameters(net)
     before = copy.deepcopy(module.state_dict())
-    network = rewritten(module, learns=False)
-    assert network is not None
+    network = rewrite(module, learns=False)
+    assert isinstance(network, nn.Module)
     network(image_batch())
     textbook.assert_bits(module.state_dict(), before)
     assert {id(p) for p in module.parameters()} >= {id(module.get_parameter("fc.weight"))}
@@ -382,8 +382,8 @@ def test_folding_leaves_the_network_as_it_is() -> None:
 
 def test_a_rewritten_network_learns_with_the_network() -> None:
     module, x = learning(textbook.small_net()), image_batch()
-    network = rewritten(module, learns=True)
-    assert network is not None
+    network = rewrite(module, learns=True)
+    assert isinstance(network, nn.Module)
     first = network(x).detach()
     with torch.no_grad():
         module.get_parameter("bn1.weight").mul_(1.5)
@@ -393,7 +393,7 @@ def test_a_rewritten_network_learns_with_the_network() -> None:
 
 def test_convolutions_that_learn_get_their_gradients() -> None:
     module, x = learning(textbook.small_net()).requires_grad_(True), image_batch()
-    assert_learns_alike(rewritten(module, learns=True), module, x)
+    assert_learns_alike(rewrite(module, learns=True), module, x)
 
 
 @pytest.mark.parametrize("dims", [1, 3])
@@ -404,10 +404,10 @@ def test_other_dimensions_are_rewritten_too(dims: int) -> None:
     x = torch.randn(6, 2, *[5] * dims)
     net = textbook.settle(nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * 3**dims, 5)), [x])
     module = learning(net)
-    assert_learns_alike(rewritten(module, learns=True), module, x)
-    module = share(net)
-    network = rewritten(module, learns=False)
-    assert network is not None
+    assert_learns_alike(rewrite(module, learns=True), module, x)
+    module = copy_sharing_parameters(net)
+    network = rewrite(module, learns=False)
+    assert isinstance(network, nn.Module)
     assert (norm_calls(module, x), norm_calls(network, x)) == (2, 0)
     assert_close(network(x), module(x), 1e-5)
 
@@ -429,10 +429,10 @@ def test_padding_of_other_kinds_and_norms_without_parameters(layer: nn.Conv2d, a
         nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)), [image_batch()]
     )
     module, x = learning(net), image_batch()
-    assert_learns_alike(rewritten(module, learns=True), module, x)
-    module = share(net)
-    network = rewritten(module, learns=False)
-    assert network is not None
+    assert_learns_alike(rewrite(module, learns=True), module, x)
+    module = copy_sharing_parameters(net)
+    network = rewrite(module, learns=False)
+    assert isinstance(network, nn.Module)
     assert norm_calls(network, x) == 0
     assert_close(network(x), module(x), 1e-5)
 
@@ -445,11 +445,11 @@ def test_padding_of_other_kinds_and_norms_without_parameters(layer: nn.Conv2d, a
 def test_hooks_of_layers_run_at_every_forward(layer: str, learns: bool) -> None:
     seen: list[str] = []
     net = textbook.small_net()
-    module = learning(net) if learns else share(net)
+    module = learning(net) if learns else copy_sharing_parameters(net)
     module.get_submodule(layer).register_forward_hook(lambda *_: seen.append("after"))
     module.get_submodule(layer).register_forward_pre_hook(lambda *_: seen.append("before"))
-    network, x = rewritten(module, learns=learns), image_batch()
-    assert network is not None
+    network, x = rewrite(module, learns=learns), image_batch()
+    assert isinstance(network, nn.Module)
     assert seen == []
     for _ in range(2):
         seen.clear()
@@ -459,10 +459,10 @@ def test_hooks_of_layers_run_at_every_forward(layer: str, learns: bool) -> None:
 
 
 def test_a_hook_that_changes_a_layers_output_still_does() -> None:
-    module, x = share(NETS["torchvision_block"]()), image_batch()
+    module, x = copy_sharing_parameters(NETS["torchvision_block"]()), image_batch()
     module.get_submodule("conv2").register_forward_hook(lambda _, __, out: out * 3)
-    network = rewritten(module, learns=False)
-    assert network is not None
+    network = rewrite(module, learns=False)
+    assert isinstance(network, nn.Module)
     assert_close(network(x), module(x), 1e-5)
     assert norm_calls(network, x) == 1
 
@@ -471,8 +471,8 @@ def test_hooks_of_blocks_run_too() -> None:
     seen: list[Tensor] = []
     module, x = learning(NETS["wide resnet"]()), image_batch()
     module.get_submodule("block2").register_forward_hook(lambda _, __, out: seen.append(out))
-    network = rewritten(module, learns=True)
-    assert network is not None
+    network = rewrite(module, learns=True)
+    assert isinstance(network, nn.Module)
     for _ in range(2):
         assert_close(network(x), module(x), 1e-5)
     assert len(seen) == 4
@@ -482,7 +482,7 @@ def test_hooks_of_blocks_run_too() -> None:
 def test_hooks_of_the_network_itself_run_at_every_forward(learns: bool) -> None:
     seen: list[str] = []
     net, x = textbook.small_net(), image_batch()
-    module = learning(net) if learns else share(net)
+    module = learning(net) if learns else copy_sharing_parameters(net)
 
     def double_input(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         seen.append("before")
@@ -494,7 +494,8 @@ def test_hooks_of_the_network_itself_run_at_every_forward(learns: bool) -> None:
 
     module.register_forward_pre_hook(double_input)
     module.register_forward_hook(shift_output)
-    network = rewritten(module, learns=learns) or module
+    network = rewrite(module, learns=learns)
+    network = network if isinstance(network, nn.Module) else module
     for _ in range(2):
         seen.clear()
         logits = network(x)
@@ -506,7 +507,8 @@ def test_hooks_on_the_way_back_through_the_network_run_too() -> None:
     seen: list[int] = []
     module, x = learning(textbook.small_net()), image_batch().requires_grad_(True)
     module.register_full_backward_hook(lambda *_: seen.append(1))
-    network = rewritten(module, learns=True) or module
+    network = rewrite(module, learns=True)
+    network = network if isinstance(network, nn.Module) else module
     slopes = [torch.autograd.grad(each(x).square().sum(), x)[0] for each in (network, module)]
     assert_close(slopes[0], slopes[1], 2e-5)
     assert len(seen) == 2
@@ -514,17 +516,17 @@ def test_hooks_on_the_way_back_through_the_network_run_too() -> None:
 
 @pytest.mark.parametrize("learns", [True, False])
 def test_a_network_that_looks_at_its_numbers_is_left_alone(learns: bool) -> None:
-    assert rewritten(share(built(data_dependent)()), learns=learns) is None
+    assert isinstance(rewrite(copy_sharing_parameters(built(data_dependent)()), learns=learns), str)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_network_in_half_precision_is_left_alone(dtype: torch.dtype) -> None:
-    assert rewritten(share(textbook.small_net().to(dtype)), learns=False) is None
-    assert rewritten(share(textbook.small_net().to(torch.float64)), learns=False) is not None
+    assert isinstance(rewrite(copy_sharing_parameters(textbook.small_net().to(dtype)), learns=False), str)
+    assert isinstance(rewrite(copy_sharing_parameters(textbook.small_net().to(torch.float64)), learns=False), nn.Module)
 
 
 def test_a_network_with_nothing_to_gain_is_left_alone() -> None:
-    assert rewritten(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU()).eval(), learns=True) is None
+    assert isinstance(rewrite(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU()).eval(), learns=True), str)
 
 
 # Other threads.
@@ -542,8 +544,8 @@ def test_following_one_network_leaves_others_in_other_threads_alone() -> None:
         thread.join()
         return torch.relu(net.bn1(net.conv1(x)))
 
-    network = rewritten(share(Net(meanwhile)), learns=False)
-    assert network is not None
+    network = rewrite(copy_sharing_parameters(Net(meanwhile)), learns=False)
+    assert isinstance(network, nn.Module)
     assert len(answers) == 1
     assert torch.equal(answers[0], expected)
 
@@ -576,7 +578,7 @@ def test_adapters_in_threads_of_their_own_do_not_meet(monkeypatch: pytest.Monkey
 
 
 def classifier(net: nn.Module, *, learns: bool = True, fuse: bool = True, statistics: str = "batch") -> Classifier:
-    module = learning(net, statistics) if learns else share(net)
+    module = learning(net, statistics) if learns else copy_sharing_parameters(net)
     statistics = statistics if learns else "running"
     return Classifier(module, NormStatistics(module, statistics, 0.1, StreamAverage()), learns=learns, fuse=fuse)
 
@@ -588,7 +590,7 @@ def test_a_classifier_trusts_what_is_right(case: str, learns: bool) -> None:
     expected = classifier(NETS[case](), learns=learns, fuse=False)(x)
     for _ in range(2):
         assert_close(model(x), expected, 1e-5)
-    assert model._fused is not None
+    assert model.backend.name != "plain"
 
 
 @pytest.mark.parametrize("learns", [True, False])
@@ -602,7 +604,7 @@ def test_a_classifier_settles_for_the_network_itself(case: str, learns: bool) ->
             each(x)
             torch.manual_seed(3)
             logits.append(each(x))
-        assert model._fused is None or case == "under_no_grad"
+        assert model.backend.name == "plain" or case == "under_no_grad"
         assert_close(logits[0], logits[1], 1e-5)
 
 
@@ -674,11 +676,11 @@ def test_a_rewriting_that_is_wrong_is_refused(case: str, confidence: float, monk
         asked.append(learns)
         return WRONG[case](module)
 
-    monkeypatch.setattr(cretta.network, "rewritten", wrong)
+    monkeypatch.setattr(accelerator, "rewrite", wrong)
     model = cretta.adapt(net, "tent", fuse=True, lr=1e-2)
     for x, other in zip(stream, logits, strict=True):
         assert torch.equal(model(x), other)
-    assert model.model._fused is None
+    assert model.backend.name == "plain"
     assert asked == [True]
 
 
@@ -687,17 +689,17 @@ def test_wrong_logits_of_the_source_model_are_refused(monkeypatch: pytest.Monkey
     buffer = cretta.SourceBuffer(textbook.source_images(8), augment="none")
     expected = cretta.adapt(net, "cretta", buffer=buffer, fuse=False, lr=1e-2)
     logits = [expected(x) for x in stream]
-    monkeypatch.setattr(cretta.network, "rewritten", lambda module, learns, call: Off(module, 0.0 if learns else 0.5))
+    monkeypatch.setattr(accelerator, "rewrite", lambda module, learns, call: Off(module, 0.0 if learns else 0.5))
     model = cretta.adapt(net, "cretta", buffer=buffer, fuse=True, lr=1e-2)
     for x, other in zip(stream, logits, strict=True):
         assert_close(model(x), other, 1e-6)
 
 
 def test_a_rewriting_that_is_right_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cretta.network, "rewritten", lambda module, **_: Off(module))
+    monkeypatch.setattr(accelerator, "rewrite", lambda module, **_: Off(module))
     model, (x,) = cretta.adapt(textbook.small_net(), "tent", fuse=True), textbook.batches((6,))
     model(x)
-    assert isinstance(model.model._fused, Off)
+    assert isinstance(model.model._accelerator._accelerated, Off)
 
 
 def test_trying_moves_nothing_and_is_no_part_of_the_stream() -> None:
@@ -716,7 +718,7 @@ def test_trying_moves_nothing_and_is_no_part_of_the_stream() -> None:
 def test_who_only_predicts_gets_the_rewritten_network_too(method: str) -> None:
     model, x = cretta.adapt(textbook.small_net(), method), image_batch()
     logits = model.predict(x)
-    assert model.model._fused is not None
+    assert model.backend.name != "plain"
     assert_close(logits, cretta.adapt(textbook.small_net(), method, fuse=False).predict(x), 1e-5)
 
 
@@ -730,10 +732,10 @@ def test_a_batch_of_one_and_then_more() -> None:
         model(x[:1])
     expected = cretta.adapt(net, "tent", fuse=False)
     assert_close(model(x), expected(x), 1e-5)
-    assert model.model._fused is not None
+    assert model.backend.name != "plain"
 
 
 def test_networks_without_rewriting_are_called_as_they_are() -> None:
     model = cretta.adapt(textbook.small_net(), "tent", fuse=False)
     model(image_batch())
-    assert model.model._fused is None
+    assert model.backend.name == "plain"

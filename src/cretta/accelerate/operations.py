@@ -1,0 +1,182 @@
+"""Operations that compute the same as PyTorch's and save less for the backward pass.
+
+PyTorch saves the input of a convolution even if its weight is frozen, and both input and output of BatchNorm before a
+ReLU. In a network with frozen convolutions that is twice what the backward pass needs: a frozen convolution needs its
+weight only, and the ReLU mask can be recomputed from BatchNorm's input, which is saved anyway. Operations write in
+place where they may, because allocating memory for each layer takes as long as the layer's arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from cretta.accelerate import kernels
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+RANKS: dict[type[nn.Module], tuple[int, ...]] = {nn.BatchNorm1d: (2, 3), nn.BatchNorm2d: (4,), nn.BatchNorm3d: (5,)}
+"""Dimensions of the input that a BatchNorm layer accepts."""
+
+
+def convolve(layer: Convolution, x: Tensor) -> Tensor:
+    """Return ``layer(x)``."""
+    if _is_trainable(layer) or x.dim() != layer.weight.dim():
+        plain: Tensor = layer(x)
+        return plain
+    if torch.is_grad_enabled() and x.requires_grad:
+        out: Tensor = _FrozenConvolution.apply(x, layer)  # type: ignore[no-untyped-call]
+    else:
+        fast = kernels.can_convolve(layer, x)
+        out = kernels.convolve(x, layer.weight, layer.bias) if fast else layer(x)
+    return out
+
+
+def batch_norm_relu(layer: BatchNorm, x: Tensor) -> Tensor:
+    """Return ``relu(layer(x))``, for a layer in eval mode, with batch statistics or running statistics."""
+    # The layer itself raises for wrong shapes and for batches that are too small to have statistics.
+    if not _accepts(layer, x):
+        return F.relu_(layer(x))
+    if torch.is_grad_enabled():
+        out: Tensor = _BatchNormRelu.apply(x, layer.weight, layer.bias, layer)  # type: ignore[no-untyped-call]
+        return out
+    if kernels.can_batch_norm_relu(x, layer.weight, layer.bias):
+        return kernels.batch_norm_relu(x, layer.weight, layer.bias, layer.eps, _running_statistics(layer))[0]
+    return F.relu_(layer(x))
+
+
+def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> Tensor:
+    """Return ``layer(relu(norm(x)))``."""
+    fast = kernels.can_convolve(layer, x) and kernels.can_batch_norm_relu(x, norm.weight, norm.bias)
+    if fast and torch.is_grad_enabled() and not _is_trainable(layer) and _accepts(norm, x):
+        out: Tensor = _BatchNormReluConvolution.apply(x, norm.weight, norm.bias, norm, layer)  # type: ignore[no-untyped-call]
+        return out
+    return convolve(layer, batch_norm_relu(norm, x))
+
+
+def relu_in_place(x: Tensor) -> Tensor:
+    """Return ``relu(x)`` in the memory of ``x``, which nothing else may use."""
+    return F.relu_(x)
+
+
+def add_in_place(writable: Tensor, other: Tensor) -> Tensor:
+    """Return ``writable + other`` in the memory of ``writable``, which nothing else may use."""
+    tensors = isinstance(writable, Tensor) and isinstance(other, Tensor)  # networks add sizes too
+    same = tensors and writable.shape == other.shape and writable.dtype == other.dtype
+    return writable.add_(other) if same else writable + other
+
+
+def _is_trainable(layer: Convolution) -> bool:
+    return layer.weight.requires_grad or (layer.bias is not None and layer.bias.requires_grad)
+
+
+def _accepts(layer: BatchNorm, x: Tensor) -> bool:
+    """True if BatchNorm accepts ``x``: rank, channels, and more than one value per channel for batch statistics."""
+    if x.dim() not in RANKS[type(layer)] or x.shape[1] != layer.num_features:
+        return False
+    return x.numel() > (x.shape[1] if layer.running_mean is None else 0)
+
+
+def _running_statistics(layer: BatchNorm) -> tuple[Tensor, Tensor] | None:
+    """Return mean and variance from training, if the layer uses them."""
+    mean, variance = layer.running_mean, layer.running_var
+    return None if mean is None or variance is None else (mean, variance)
+
+
+class _FrozenConvolution(torch.autograd.Function):
+    """A convolution that saves its weight only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Convolution) -> Tensor:
+        ctx.layer, ctx.shape = layer, x.shape
+        ctx.layout = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
+        ctx.kernels = kernels.can_convolve(layer, x)
+        # Saved by autograd, which raises if the weight is modified before the backward pass.
+        ctx.save_for_backward(layer.weight)
+        out: Tensor = kernels.convolve(x, layer.weight, layer.bias) if ctx.kernels else layer(x)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (weight,), layer = ctx.saved_tensors, ctx.layer
+        if ctx.kernels:
+            gradient = gradient.contiguous(memory_format=torch.channels_last)
+            return kernels.convolve(gradient, weight, backward=True), None
+        # Only shape and layout of the input matter. On the CPU, memory that is never touched is never allocated.
+        shell = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout)
+        no_padding = [0] * len(layer.stride)
+        geometry = (layer.stride, layer.padding, layer.dilation, False, no_padding, layer.groups)
+        outputs = (True, False, False)
+        gradients = torch.ops.aten.convolution_backward(gradient, shell, weight, None, *geometry, outputs)
+        return gradients[0], None
+
+
+class _BatchNormRelu(torch.autograd.Function):
+    """ReLU after BatchNorm; saves BatchNorm's input only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: BatchNorm) -> Tensor:
+        running = _running_statistics(layer)
+        ctx.kernels, ctx.eps, ctx.running = kernels.can_batch_norm_relu(x, weight, bias), layer.eps, running
+        if ctx.kernels:
+            out, statistics = kernels.batch_norm_relu(x, weight, bias, layer.eps, running)
+            ctx.save_for_backward(x, statistics)
+            return out
+        mean, variance = running or (None, None)
+        out, mean, inverse = torch.native_batch_norm(x, weight, bias, mean, variance, not running, 0.0, layer.eps)
+        if running:
+            mean, inverse = running[0], (running[1] + layer.eps).rsqrt()
+        ctx.save_for_backward(x, weight, bias, mean, inverse)
+        return out.relu_()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        if ctx.kernels:
+            x, statistics = ctx.saved_tensors
+            out = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+            running = ctx.running is not None
+            return out, *kernels.batch_norm_relu_backward(gradient, x, statistics, running=running, out=out), None
+        x, weight, bias, mean, inverse = ctx.saved_tensors
+        scale = weight * inverse
+        shift = torch.addcmul(bias, mean, scale, value=-1)
+        shape = [-1 if axis == 1 else 1 for axis in range(x.dim())]
+        before = torch.addcmul(shift.view(shape), x, scale.view(shape))
+        gradient = torch.ops.aten.threshold_backward.grad_input(gradient, before, 0, grad_input=before)
+        outputs = tuple(ctx.needs_input_grad[:3])
+        statistics = (*ctx.running, None, None) if ctx.running else (None, None, mean, inverse)
+        gradients = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, weight, *statistics, not ctx.running, ctx.eps, outputs
+        )
+        return gradients[0], gradients[1], gradients[2], None
+
+
+class _BatchNormReluConvolution(torch.autograd.Function):
+    """BatchNorm, ReLU and a frozen convolution by the kernels; in the backward pass two gradients share memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, layer: Convolution) -> Tensor:
+        running = _running_statistics(norm)
+        ctx.running = running is not None
+        activation, statistics = kernels.batch_norm_relu(x, weight, bias, norm.eps, running)
+        ctx.save_for_backward(x, statistics, layer.weight)
+        return kernels.convolve(activation, layer.weight, layer.bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+        x, statistics, weight = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        gradient = kernels.convolve(gradient, weight, backward=True)
+        out = gradient if ctx.needs_input_grad[0] else None
+        of_parameters = kernels.batch_norm_relu_backward(gradient, x, statistics, running=ctx.running, out=out)
+        return out, *of_parameters, None, None
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
