@@ -1,4 +1,4 @@
-"""What items plan and show, against numbers reckoned by hand."""
+"""What items plan and show, against numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import math
 from pathlib import Path
 
 import pytest
-from made import everything, result, results
+from fake_results import everything, result, results
 from rich.console import Console
 
 from cretta.bench import Run, Store, Workshop, run_all
 from cretta.errors import OptionError
 from cretta.methods import get as method
 from cretta.paper import FULL, QUICK, SMOKE, Scale, get, items, measured, missing
-from cretta.paper.contrastive import place
+from cretta.paper.ablations import batch_index
 from cretta.report.content import Cell, Chart, Table
 from cretta.report.ranking import marks
 from cretta.report.tables import latex, markdown, terminal
@@ -26,22 +26,22 @@ SCALES = pytest.mark.parametrize("scale", [SMOKE, QUICK, FULL], ids=lambda scale
 
 def table(name: str, shown: object, which: int = 0) -> Table:
     assert isinstance(shown, tuple)
-    found = shown[which]
-    assert isinstance(found, Table), name
-    return found
+    drawn = shown[which]
+    assert isinstance(drawn, Table), name
+    return drawn
 
 
 def chart(shown: object, which: int = 0) -> Chart:
     assert isinstance(shown, tuple)
-    found = shown[which]
-    assert isinstance(found, Chart)
-    return found
+    drawn = shown[which]
+    assert isinstance(drawn, Chart)
+    return drawn
 
 
-def cell(found: Table, row: str, column: str, group: str = "") -> Cell:
-    (cells,) = [each.cells for each in found.rows if each.label == row]
-    (place,) = [n for n, each in enumerate(found.columns) if each.title == column and each.group == group]
-    return cells[place]
+def cell(drawn: Table, row: str, column: str, group: str = "") -> Cell:
+    (cells,) = [entry.cells for entry in drawn.rows if entry.label == row]
+    (index,) = [n for n, entry in enumerate(drawn.columns) if entry.title == column and entry.group == group]
+    return cells[index]
 
 
 # Plans
@@ -67,13 +67,13 @@ def test_items_share_their_runs() -> None:
     assert plans["cost"] < plans["main"]
     assert plans["gain-cost"] < plans["cost"]
     assert plans["imagenet"] >= plans["imagenet-batches"] | plans["imagenet-corruptions"]
-    # Every ablation has CreTTA as it is in it.
+    # Every ablation includes CreTTA in its default setting.
     for name in ("contrastive", "buffer-size", "source-model", "uniform-weight", "single-sample", "pairs", "beta"):
         assert plans[name] & plans["main"], name
     assert len(set().union(*plans.values())) < sum(map(len, plans.values())) / 2
 
 
-def test_a_beta_of_the_preset_is_no_run_of_its_own() -> None:
+def test_the_beta_of_the_preset_adds_no_run() -> None:
     family = SMOKE.family("cifar100")
     assert family.run("fog/5", options={"beta": 2.0}) == family.run("fog/5")
     assert family.run("fog/5", options={"beta": 1.0}) != family.run("fog/5")
@@ -119,16 +119,16 @@ def test_mean_corruption_error_by_hand() -> None:
         right=lambda run, domain, batch: 1 - errors[run.method][domain],
         confidence=lambda run, domain, batch: 1.0 - errors[run.method][domain] + (0.02 if domain[-1] == "5" else 0.01),
     )
-    found = table("main", get("main").show(done, SMOKE))
+    drawn = table("main", get("main").show(done, SMOKE))
     worst, average = "CIFAR10-C, severity 5", "CIFAR10-C, severities 1, 5"
-    assert cell(found, "Source", "mCE", worst) == Cell(100.0, None, 100.0)
-    assert cell(found, "Source", "mCE", average) == Cell(100.0, None, 100.0)
-    assert cell(found, "TENT", "mCE", worst).value == pytest.approx(100 * (0.3 / 0.4 + 0.1 / 0.2) / 2)
-    assert cell(found, "TENT", "mCE", average).value == pytest.approx(100 * (0.4 / 0.6 + 0.2 / 0.3) / 2)
-    assert cell(found, "TENT", "ECE", worst).value == pytest.approx(2.0)
-    assert cell(found, "TENT", "ECE", average).value == pytest.approx(1.5)
-    assert cell(found, "TENT", "ECE", average).printed == 3.89
-    assert cell(found, "TENT", "mCE", "TinyImageNet-C, severity 5") == Cell(printed=94.03, note="not run")
+    assert cell(drawn, "Source", "mCE", worst) == Cell(100.0, None, 100.0)
+    assert cell(drawn, "Source", "mCE", average) == Cell(100.0, None, 100.0)
+    assert cell(drawn, "TENT", "mCE", worst).value == pytest.approx(100 * (0.3 / 0.4 + 0.1 / 0.2) / 2)
+    assert cell(drawn, "TENT", "mCE", average).value == pytest.approx(100 * (0.4 / 0.6 + 0.2 / 0.3) / 2)
+    assert cell(drawn, "TENT", "ECE", worst).value == pytest.approx(2.0)
+    assert cell(drawn, "TENT", "ECE", average).value == pytest.approx(1.5)
+    assert cell(drawn, "TENT", "ECE", average).printed == 3.89
+    assert cell(drawn, "TENT", "mCE", "TinyImageNet-C, severity 5") == Cell(printed=94.03, note="not run")
 
 
 def test_accuracy_with_clean_images_and_two_seeds() -> None:
@@ -137,34 +137,34 @@ def test_accuracy_with_clean_images_and_two_seeds() -> None:
         runs,
         right=lambda run, domain, batch: {"clean": 0.9, "1": 0.8, "5": 0.6}[domain.split("/")[-1]] - 0.02 * run.seed,
     )
-    found = table("accuracy", get("accuracy").show(done, TWO_SEEDS))
-    clean = cell(found, "CreTTA", "Acc", "CIFAR100-C, clean")
+    drawn = table("accuracy", get("accuracy").show(done, TWO_SEEDS))
+    clean = cell(drawn, "CreTTA", "Acc", "CIFAR100-C, clean")
     assert clean.value == pytest.approx(89.0)
     assert clean.deviation == pytest.approx(math.sqrt(2))
     assert clean.printed == 75.26
-    assert cell(found, "CreTTA", "Acc", "CIFAR100-C, severities 1, 5").value == pytest.approx(69.0)
-    # The source model has one seed: it predicts the same in any order.
-    assert cell(found, "Source", "Acc", "CIFAR10-C, severity 5") == Cell(60.0, None, 81.73)
-    assert cell(found, "PL", "Acc", "CIFAR10-C, clean").note == "not run"
+    assert cell(drawn, "CreTTA", "Acc", "CIFAR100-C, severities 1, 5").value == pytest.approx(69.0)
+    # The source model has one seed: its predictions do not depend on the order.
+    assert cell(drawn, "Source", "Acc", "CIFAR10-C, severity 5") == Cell(60.0, None, 81.73)
+    assert cell(drawn, "PL", "Acc", "CIFAR10-C, clean").note == "not run"
 
 
-def test_a_source_model_without_errors_is_told_not_divided_by() -> None:
+def test_a_source_model_without_errors_gives_a_note() -> None:
     runs = [run for run in get("main").plan(SMOKE) if run.method in ("source", "tent") and run.data == "embedded"]
-    found = table("main", get("main").show(results(runs, right=lambda *_: 1.0), SMOKE))
-    assert "makes no error" in cell(found, "TENT", "mCE", "CIFAR10-C, severity 5").note
+    drawn = table("main", get("main").show(results(runs, right=lambda *_: 1.0), SMOKE))
+    assert "makes no error" in cell(drawn, "TENT", "mCE", "CIFAR10-C, severity 5").note
 
 
-def test_gradual_shift_has_a_row_for_each_domain_of_the_way() -> None:
+def test_gradual_shift_has_a_row_for_each_domain() -> None:
     right = {"clean": 0.9, "clean again": 0.85} | {f"gaussian_noise/{s}": 0.9 - 0.1 * s for s in range(1, 6)}
     done = results(get("gradual").plan(SMOKE), right=lambda run, domain, batch: right[domain])
-    found = table("gradual", get("gradual").show(done, SMOKE))
-    values = [cell(found, row.label, "TEA", "CIFAR10-C").value for row in found.rows]
+    drawn = table("gradual", get("gradual").show(done, SMOKE))
+    values = [cell(drawn, row.label, "TEA", "CIFAR10-C").value for row in drawn.rows]
     assert values == pytest.approx([90, 80, 70, 60, 50, 40, 85])
-    assert [row.label for row in found.rows][-1] == "Source (Q) again"
-    assert cell(found, "Source (Q) again", "TEA", "CIFAR100-C").printed == 69.25
-    assert cell(found, "Source (Q) again", "TENT", "CIFAR100-C").printed is None
-    assert cell(found, "3", "TENT", "CIFAR100-C").printed == 70.04
-    assert cell(found, "5 (P)", "CreTTA", "CIFAR10-C").printed == 89.47
+    assert [row.label for row in drawn.rows][-1] == "Source (Q) again"
+    assert cell(drawn, "Source (Q) again", "TEA", "CIFAR100-C").printed == 69.25
+    assert cell(drawn, "Source (Q) again", "TENT", "CIFAR100-C").printed is None
+    assert cell(drawn, "3", "TENT", "CIFAR100-C").printed == 70.04
+    assert cell(drawn, "5 (P)", "CreTTA", "CIFAR10-C").printed == 89.47
 
 
 def test_batches_are_compared_at_the_same_share_of_the_stream() -> None:
@@ -179,33 +179,33 @@ def test_batches_are_compared_at_the_same_share_of_the_stream() -> None:
         )
         for run in item.plan(SMOKE)
     }
-    found = table("contrastive-batches", item.show(done, SMOKE))
-    assert [place(batch, 3) for batch in (0, 9, 19, 29, 39, 49)] == [0, 0, 1, 1, 2, 2]
-    energies = [each.cells[0].value for each in found.rows]
+    drawn = table("contrastive-batches", item.show(done, SMOKE))
+    assert [batch_index(batch, 3) for batch in (0, 9, 19, 29, 39, 49)] == [0, 0, 1, 1, 2, 2]
+    energies = [entry.cells[0].value for entry in drawn.rows]
     assert energies == pytest.approx([-10, -10, -11, -11, -12, -12, -2])
-    assert [each.cells[1].value for each in found.rows][-1] == pytest.approx(-4)
-    assert [each.cells[2].value for each in found.rows] == pytest.approx([10, 10, 20, 20, 30, 30, 20])
-    assert found.rows[0].cells[0].printed == -9.9781
-    assert found.rows[-1].cells[3].printed == 1.35
+    assert [entry.cells[1].value for entry in drawn.rows][-1] == pytest.approx(-4)
+    assert [entry.cells[2].value for entry in drawn.rows] == pytest.approx([10, 10, 20, 20, 30, 30, 20])
+    assert drawn.rows[0].cells[0].printed == -9.9781
+    assert drawn.rows[-1].cells[3].printed == 1.35
 
 
-def test_the_weight_and_what_it_lacks_to_one() -> None:
+def test_the_gradient_weight_and_its_complement() -> None:
     item = get("target-weight")
     done = results(
         item.plan(SMOKE), weight=lambda run, domain, batch: (0.4 if dict(run.options) else 0.2) + 0.1 * batch
     )
-    found = table("target-weight", item.show(done, SMOKE))
-    assert [each.value for each in found.rows[0].cells] == pytest.approx([0.2, 0.4, 0.8, 0.6])
-    assert [each.value for each in found.rows[-1].cells] == pytest.approx([0.25, 0.45, 0.75, 0.55])
-    assert [each.printed for each in found.rows[-1].cells] == [0.572, 0.454, None, None]
+    drawn = table("target-weight", item.show(done, SMOKE))
+    assert [entry.value for entry in drawn.rows[0].cells] == pytest.approx([0.2, 0.4, 0.8, 0.6])
+    assert [entry.value for entry in drawn.rows[-1].cells] == pytest.approx([0.25, 0.45, 0.75, 0.55])
+    assert [entry.printed for entry in drawn.rows[-1].cells] == [0.572, 0.454, None, None]
 
 
 def test_gains_over_bn_adapt() -> None:
     item = get("target-as-source")
     done = results(item.plan(SMOKE), right=lambda run, domain, batch: 0.6 if run.method == "bn_adapt" else 0.65)
-    found = table("target-as-source", item.show(done, SMOKE))
-    assert cell(found, "BN Adapt", "gain over BN Adapt") == Cell(0.0, None, None)
-    gained = cell(found, "CreTTA", "gain over BN Adapt")
+    drawn = table("target-as-source", item.show(done, SMOKE))
+    assert cell(drawn, "BN Adapt", "gain over BN Adapt") == Cell(0.0, None, None)
+    gained = cell(drawn, "CreTTA", "gain over BN Adapt")
     assert gained.value == pytest.approx(5.0)
     assert gained.printed == 3.78
 
@@ -222,38 +222,38 @@ def test_pacs_averages_targets_and_sources() -> None:
     assert cell(errors, "CreTTA", "cartoon").printed == 26.65
 
 
-def test_crowded_classes_by_delta() -> None:
+def test_accuracy_by_delta_and_its_average() -> None:
     item = get("non-iid")
     done = results(
         item.plan(SMOKE), right=lambda run, domain, batch: {10: 0.8, 1: 0.7, 0.1: 0.6, 0.01: 0.3}[run.delta or 0]
     )
-    found = table("non-iid", item.show(done, SMOKE))
-    assert [each.value for each in found.rows[0].cells] == pytest.approx([80, 70, 60, 30, 60])
-    assert found.rows[-1].cells[-1].printed == 60.99
+    drawn = table("non-iid", item.show(done, SMOKE))
+    assert [entry.value for entry in drawn.rows[0].cells] == pytest.approx([80, 70, 60, 30, 60])
+    assert drawn.rows[-1].cells[-1].printed == 60.99
 
 
 def test_costs_are_scaled_to_the_papers_batch() -> None:
     item = get("cost")
-    found = table("cost", item.show(results(item.plan(SMOKE)), SMOKE))
+    drawn = table("cost", item.show(results(item.plan(SMOKE)), SMOKE))
     factor = 200 / SMOKE.family("cifar10").batch_size
-    cells = next(row.cells for row in found.rows if row.label == "TEA")
-    assert [each.value for each in cells] == pytest.approx([2 * factor, 4 * factor, 7.0, 50.0, 25.0])
-    assert [each.printed for each in cells] == [
+    cells = next(row.cells for row in drawn.rows if row.label == "TEA")
+    assert [entry.value for entry in cells] == pytest.approx([2 * factor, 4 * factor, 7.0, 50.0, 25.0])
+    assert [entry.printed for entry in cells] == [
         4335.82,
         None,
         None,
         90.67,
         2.68,
     ]  # memory of fewer images is not compared
-    assert "Memory is that of 16 images; the paper's, of 200, does not stand beside it." in found.notes
-    assert found.columns[-1].group == "severities 1, 5"
+    assert "Memory is that of 16 images; the paper's, of 200, is not shown beside it." in drawn.notes
+    assert drawn.columns[-1].group == "severities 1, 5"
     whole = table("cost", item.show(results(item.plan(FULL)), FULL))
     assert whole.rows[0].cells[0].value == 2.0
     assert whole.rows[0].cells[2].printed == 443.98
     assert whole.columns[-1].group == "severities 1–5"
     assert not any("Memory is that of" in note for note in whole.notes)
-    for each in ("norm layers and activations", "131.96 are counted", "3034.98"):
-        assert each in " ".join(whole.notes)
+    for entry in ("norm layers and activations", "131.96 are counted", "3034.98"):
+        assert entry in " ".join(whole.notes)
 
 
 def test_the_gain_is_over_the_source_model() -> None:
@@ -264,11 +264,11 @@ def test_the_gain_is_over_the_source_model() -> None:
         confidence=lambda run, domain, batch: 0.7,
     )
     errors, calibration = chart(item.show(done, SMOKE)).panels
-    series = {each.label: (each.x, each.y) for each in errors.series}
+    series = {entry.label: (entry.x, entry.y) for entry in errors.series}
     assert series["CreTTA"][1] == pytest.approx((20.0,))
     assert series["CreTTA (paper)"] == ((527.40,), (15.6,))
-    assert {each.label: each.y for each in calibration.series}["TEA"] == pytest.approx((10.0,))
-    assert {each.label: each.y for each in calibration.series}["TEA (paper)"] == (2.77,)
+    assert {entry.label: entry.y for entry in calibration.series}["TEA"] == pytest.approx((10.0,))
+    assert {entry.label: entry.y for entry in calibration.series}["TEA (paper)"] == (2.77,)
 
 
 def test_curves_over_batches() -> None:
@@ -286,8 +286,8 @@ def test_curves_over_batches() -> None:
     assert alone[0].series[0].y == pytest.approx((90.0, 90.0))
     assert alone[3].series[1].y == pytest.approx((40.0, 20.0))
     by_severity, biased = chart(get("energy").show(done, SMOKE)).panels
-    assert [each.label for each in by_severity.series] == ["severity 1", "severity 5"]
-    assert {each.label: each.y for each in biased.series} == {
+    assert [entry.label for entry in by_severity.series] == ["severity 1", "severity 5"]
+    assert {entry.label: entry.y for entry in biased.series} == {
         "CreTTA": pytest.approx((0.0, -1.0)),
         "without bias terms": pytest.approx((-10.0, -11.0)),
     }
@@ -304,7 +304,7 @@ def test_curves_over_beta_severity_and_corruption() -> None:
     assert cifar.panels[0].series[0].x == (0.5, 1.0, 2.0)
     assert cifar.panels[0].series[0].y == pytest.approx((60.0, 65.0, 75.0))
     assert cifar.panels[0].series[1].y == pytest.approx((55.0, 60.0, 70.0))
-    assert [each.label for each in tiny.panels[0].series] == ["CreTTA", "TENT", "TEA"]
+    assert [entry.label for entry in tiny.panels[0].series] == ["CreTTA", "TENT", "TEA"]
     assert tiny.panels[0].series[0].y == pytest.approx((57.5, 62.5, 72.5))
     assert tiny.panels[0].series[1].y == pytest.approx((52.5, 52.5, 52.5))
     lines = chart(get("ece-severity").show(done, SMOKE)).panels[0].series
@@ -314,7 +314,7 @@ def test_curves_over_beta_severity_and_corruption() -> None:
     assert bars[0].x == ("gaussian_noise", "fog")
 
 
-# What is there, and what is not
+# What is measured, and what is missing
 
 
 @SCALES
@@ -324,18 +324,18 @@ def test_with_all_results_nothing_is_missing(scale: Scale) -> None:
     for name, item in names.items():
         shown = item.show(results(item.plan(scale)), scale)
         assert shown, name
-        for each in shown:
-            if isinstance(each, Table):
-                for row in each.rows:
-                    assert len(row.cells) == len(each.columns)
-                    lost = [found for found in row.cells if found.value is None]
-                    assert not lost, (name, row.label)
+        for entry in shown:
+            if isinstance(entry, Table):
+                for row in entry.rows:
+                    assert len(row.cells) == len(entry.columns)
+                    empty = [drawn for drawn in row.cells if drawn.value is None]
+                    assert not empty, (name, row.label)
             else:
-                assert all(panel.series for panel in each.panels), name
+                assert all(panel.series for panel in entry.panels), name
 
 
 def test_names_of_outputs_are_all_different() -> None:
-    names = [each.name for item in items().values() for each in item.show({}, SMOKE)]
+    names = [entry.name for item in items().values() for entry in item.show({}, SMOKE)]
     assert len(names) == len(set(names))
     assert all(
         name.startswith(item.name) for item in items().values() for name in [e.name for e in item.show({}, SMOKE)]
@@ -344,52 +344,66 @@ def test_names_of_outputs_are_all_different() -> None:
 
 def test_without_results_every_cell_says_why() -> None:
     for name, item in items().items():
-        for each in item.show({}, SMOKE):
-            assert each.notes
-            if isinstance(each, Table):
-                assert all(found.value is None and found.note for row in each.rows for found in row.cells), name
+        for entry in item.show({}, SMOKE):
+            assert entry.notes
+            if isinstance(entry, Table):
+                assert all(drawn.value is None and drawn.note for row in entry.rows for drawn in row.cells), name
 
 
 def test_a_part_of_the_results_says_how_much_is_there() -> None:
     runs = [run for run in get("pairs").plan(TWO_SEEDS) if run.data == "embedded"]
-    plain = [run for run in runs if not run.options]
-    first = [run for run in plain if run.seed == 0]
-    found = table("pairs", get("pairs").show(results(first), TWO_SEEDS))
-    assert cell(found, "CreTTA w/o CP", "Acc", "CIFAR10-C, severity 5") == Cell(50.0, None, 88.30, "1 of 2 seeds")
-    found = table("pairs", get("pairs").show(results(first[:1]), TWO_SEEDS))
-    assert cell(found, "CreTTA w/o CP", "Acc", "CIFAR10-C, severity 5").note == "1 of 4 runs"
+    unchanged = [run for run in runs if not run.options]
+    first = [run for run in unchanged if run.seed == 0]
+    drawn = table("pairs", get("pairs").show(results(first), TWO_SEEDS))
+    assert cell(drawn, "CreTTA w/o CP", "Acc", "CIFAR10-C, severity 5") == Cell(50.0, None, 88.30, "1 of 2 seeds")
+    drawn = table("pairs", get("pairs").show(results(first[:1]), TWO_SEEDS))
+    assert cell(drawn, "CreTTA w/o CP", "Acc", "CIFAR10-C, severity 5").note == "1 of 4 runs"
 
 
-def test_what_is_needed_stands_in_the_notes_once() -> None:
+def test_what_is_missing_is_noted_once() -> None:
     runs = [run for run in get("pairs").plan(SMOKE) if run.data == "cifar100"]
-    lacking = dict.fromkeys(runs, "cifar100 is not there: get it.")
-    found = table("pairs", get("pairs").show({}, SMOKE, lacking))
-    assert found.notes.count("cifar100 is not there: get it.") == 1
-    assert cell(found, "CreTTA w/ CP", "Acc", "CIFAR100-C, severity 5").note == "not available, see notes"
-    assert cell(found, "CreTTA w/ CP", "Acc", "CIFAR10-C, severity 5").note == "not run"
+    missing_runs = dict.fromkeys(runs, "cifar100 is missing: download it.")
+    drawn = table("pairs", get("pairs").show({}, SMOKE, missing_runs))
+    assert drawn.notes.count("cifar100 is missing: download it.") == 1
+    assert cell(drawn, "CreTTA w/ CP", "Acc", "CIFAR100-C, severity 5").note == "not available, see notes"
+    assert cell(drawn, "CreTTA w/ CP", "Acc", "CIFAR10-C, severity 5").note == "not run"
 
 
-def test_notes_tell_what_differs_from_the_paper() -> None:
-    told = " ".join(table("main", get("main").show(results(get("main").plan(SMOKE)), SMOKE)).notes)
-    for each in ("32 images of each domain", "batches of 16 (paper: 200)", "2 of 15 corruptions: gaussian_noise, fog"):
-        assert each in told
-    for each in ("severities 1, 5", "corrupted here", "One seed; the paper has three", "RobustBench", "ResNet-8"):
-        assert each in told
-    told = " ".join(table("main", get("main").show(results(get("main").plan(QUICK)), QUICK)).notes)
-    assert "averages over severities 1, 3, 5 and gaussian_noise, fog, jpeg_compression" in told
+def test_notes_of_a_chart_are_about_its_own_runs() -> None:
+    item = get("ece-severity")
+    missing_runs = {run: f"{run.data} is missing" for run in item.plan(SMOKE) if run.data != "embedded"}
+    notes = [chart.notes for chart in item.show({}, SMOKE, missing_runs)]
+    for data, mentioned in (("cifar100", [False, True, False]), ("tiny-imagenet", [False, False, True])):
+        assert [f"{data} is missing" in lines for lines in notes] == mentioned
+
+
+def test_notes_say_what_differs_from_the_paper() -> None:
+    text = " ".join(table("main", get("main").show(results(get("main").plan(SMOKE)), SMOKE)).notes)
+    for entry in (
+        "32 images of each domain",
+        "batches of 16 (paper: 200)",
+        "2 of 15 corruptions: gaussian_noise, fog",
+    ):
+        assert entry in text
+    for entry in ("severities 1, 5", "corrupted here", "One seed; the paper has three", "RobustBench", "ResNet-8"):
+        assert entry in text
+    text = " ".join(table("main", get("main").show(results(get("main").plan(QUICK)), QUICK)).notes)
+    assert "averages over severities 1, 3, 5 and gaussian_noise, fog, jpeg_compression" in text
     some = {run: result(run) for run in get("imagenet").plan(FULL)[:1]}
-    told = " ".join(table("imagenet", get("imagenet").show(some, FULL)).notes)
-    assert "seed" not in told
-    assert "all images" in told
+    text = " ".join(table("imagenet", get("imagenet").show(some, FULL)).notes)
+    assert "seed" not in text
+    assert "all images" in text
 
 
 def test_no_note_says_which_images_or_severities_where_others_are_run() -> None:
     for scale in (SMOKE, QUICK):
         for name, item in items().items():
-            for each in item.show(results(item.plan(scale)[:1]), scale):
-                assert "the first" not in " ".join(note for note in each.notes if "images of each domain" in note), name
-                if isinstance(each, Table):
-                    assert not any("1–5" in column.group for column in each.columns), name
+            for entry in item.show(results(item.plan(scale)[:1]), scale):
+                assert "the first" not in " ".join(note for note in entry.notes if "images of each domain" in note), (
+                    name
+                )
+                if isinstance(entry, Table):
+                    assert not any("1–5" in column.group for column in entry.columns), name
     headings = {column.group for column in table("main", get("main").show({}, QUICK)).columns}
     assert "CIFAR10-C, severities 1, 3, 5" in headings
     headings = {column.group for column in table("contrastive", get("contrastive").show({}, FULL)).columns}
@@ -398,98 +412,98 @@ def test_no_note_says_which_images_or_severities_where_others_are_run() -> None:
 
 def test_notes_are_of_networks_that_ran() -> None:
     runs = [run for run in get("main").plan(SMOKE) if run.data == "embedded"]
-    told = " ".join(table("main", get("main").show(results(runs), SMOKE)).notes)
-    assert "CIFAR10-C: 32 images of each domain" in told
-    for each in ("CIFAR100-C", "TinyImageNet-C", "ResNet-8", "learning rates"):
-        assert each not in told
+    text = " ".join(table("main", get("main").show(results(runs), SMOKE)).notes)
+    assert "CIFAR10-C: 32 images of each domain" in text
+    for entry in ("CIFAR100-C", "TinyImageNet-C", "ResNet-8", "learning rates"):
+        assert entry not in text
 
 
 def test_what_was_not_measured_is_omitted_and_named_once() -> None:
     runs = [run for run in get("main").plan(SMOKE) if run.data == "embedded" and run.method in ("source", "tent")]
-    found = measured(table("main", get("main").show(results(runs), SMOKE)))
-    assert isinstance(found, Table)
-    assert [row.label for row in found.rows] == ["Source", "TENT"]
-    assert {column.group for column in found.columns} == {"CIFAR10-C, severity 5", "CIFAR10-C, severities 1, 5"}
-    assert [len(row.cells) for row in found.rows] == [len(found.columns)] * 2 == [4, 4]
-    assert cell(found, "TENT", "ECE", "CIFAR10-C, severity 5").value == pytest.approx(25.0)
-    assert "–" not in markdown(found)
-    assert found.notes[-1] == (
+    drawn = measured(table("main", get("main").show(results(runs), SMOKE)))
+    assert isinstance(drawn, Table)
+    assert [row.label for row in drawn.rows] == ["Source", "TENT"]
+    assert {column.group for column in drawn.columns} == {"CIFAR10-C, severity 5", "CIFAR10-C, severities 1, 5"}
+    assert [len(row.cells) for row in drawn.rows] == [len(drawn.columns)] * 2 == [4, 4]
+    assert cell(drawn, "TENT", "ECE", "CIFAR10-C, severity 5").value == pytest.approx(25.0)
+    assert "–" not in markdown(drawn)
+    assert drawn.notes[-1] == (
         "Omitted, because nothing was measured: CIFAR100-C, severity 5; CIFAR100-C, severities 1, 5; TinyImageNet-C, "
         "severity 5; TinyImageNet-C, severities 1, 5; BN Adapt; PL; SHOT; ETA; EATA; SAR; AEA; TEA; CreTTA."
     )
-    assert not any("Omitted" in note for note in found.notes[:-1])
+    assert not any("Omitted" in note for note in drawn.notes[:-1])
 
 
 def test_of_tables_and_charts_without_results_nothing_is_shown() -> None:
     for name, item in items().items():
-        assert [measured(each) for each in item.show({}, SMOKE)] == [None] * len(item.show({}, SMOKE)), name
+        assert [measured(entry) for entry in item.show({}, SMOKE)] == [None] * len(item.show({}, SMOKE)), name
 
 
 @SCALES
 def test_with_all_results_nothing_is_omitted(scale: Scale) -> None:
     for name in ("imagenet", "imagenet-batches", "pairs", "energy"):
         shown = get(name).show(results(get(name).plan(scale)), scale)
-        assert tuple(measured(each) for each in shown) == shown, name
+        assert tuple(measured(entry) for entry in shown) == shown, name
 
 
 def test_panels_without_a_curve_are_omitted() -> None:
     runs = [run for run in get("overconfidence").plan(SMOKE) if run.method == "tent" and run.data == "embedded"]
-    shown = [measured(each) for each in get("overconfidence").show(results(runs), SMOKE)]
-    (found,) = [each for each in shown if each is not None]
-    assert isinstance(found, Chart)
-    assert [panel.title for panel in found.panels] == ["TENT: confidence", "TENT: ECE"]
-    assert found.notes[-1] == "Omitted, because nothing was measured: CreTTA: confidence; CreTTA: ECE."
+    shown = [measured(entry) for entry in get("overconfidence").show(results(runs), SMOKE)]
+    (drawn,) = [entry for entry in shown if entry is not None]
+    assert isinstance(drawn, Chart)
+    assert [panel.title for panel in drawn.panels] == ["TENT: confidence", "TENT: ECE"]
+    assert drawn.notes[-1] == "Omitted, because nothing was measured: CreTTA: confidence; CreTTA: ECE."
 
 
 def test_differences_to_the_paper_are_shown_where_they_mean_something() -> None:
     for scale, compared in ((SMOKE, False), (QUICK, True)):
-        found = table("imagenet", get("imagenet").show(results(get("imagenet").plan(scale)), scale))
-        number = cell(found, "TEA", "Acc", "ImageNet-C, severity 5")
+        drawn = table("imagenet", get("imagenet").show(results(get("imagenet").plan(scale)), scale))
+        number = cell(drawn, "TEA", "Acc", "ImageNet-C, severity 5")
         assert number.value == pytest.approx(50.0)
         assert number.printed == 31.60
         assert (number.difference is not None) is compared
-        assert ("+18.40" in markdown(found)) is compared
-        assert ("$+$18.40" in latex(found)) is compared
-        assert ("(31.60, " in markdown(found), "(31.60)" in markdown(found)) == (compared, not compared)
-        assert ("the measured one less it" in markdown(found)) is compared
-        assert any("not comparable with the paper's" in note for note in found.notes) is not compared
+        assert ("+18.40" in markdown(drawn)) is compared
+        assert ("$+$18.40" in latex(drawn)) is compared
+        assert ("(31.60, " in markdown(drawn), "(31.60)" in markdown(drawn)) == (compared, not compared)
+        assert ("the measured one less it" in markdown(drawn)) is compared
+        assert any("not comparable with the paper's" in note for note in drawn.notes) is not compared
         console = Console(width=200, record=True, file=io.StringIO())
-        console.print(terminal(found, 200))
+        console.print(terminal(drawn, 200))
         text = console.export_text()
         assert ("Δ" in text, "+18.40" in text) == (compared, compared)
         assert "31.60" in text
 
 
-def test_learning_rates_of_baselines_are_told_where_baselines_are_shown() -> None:
+def test_learning_rates_of_baselines_are_noted_where_baselines_are_shown() -> None:
     for name, baselines in (("main", True), ("gradual", True), ("pairs", False), ("target-as-source", False)):
         done = results(get(name).plan(SMOKE))
-        notes = [note for each in get(name).show(done, SMOKE) for note in each.notes]
+        notes = [note for entry in get(name).show(done, SMOKE) for note in entry.notes]
         assert any("no learning rates of the baselines" in note for note in notes) is baselines, name
 
 
 def test_where_methods_are_columns_the_best_is_that_of_a_row() -> None:
     right = {"cretta": 0.7, "tea": 0.6, "tent": 0.5}
     done = results(get("gradual").plan(SMOKE), right=lambda run, domain, batch: right[run.method], batches=3)
-    found = table("gradual", get("gradual").show(done, SMOKE))
-    assert marks(found) == (("best", "second", "") * 2,) * 7
+    drawn = table("gradual", get("gradual").show(done, SMOKE))
+    assert marks(drawn) == (("best", "second", "") * 2,) * 7
     for name in ("contrastive-batches", "target-weight"):
         assert table(name, get(name).show({}, SMOKE)).best_of == "none"
 
 
 def test_batches_of_gradual_shift_have_no_more_than_the_images_of_a_domain() -> None:
-    told = " ".join(get("gradual").show(results(get("gradual").plan(SMOKE)), SMOKE)[0].notes)
-    assert "10 images of each domain" in told
-    assert "in batches of 10 (paper: 200)" in told
-    assert "batches of 16" not in told
+    text = " ".join(get("gradual").show(results(get("gradual").plan(SMOKE)), SMOKE)[0].notes)
+    assert "10 images of each domain" in text
+    assert "in batches of 10 (paper: 200)" in text
+    assert "batches of 16" not in text
 
 
-def test_notes_of_gradual_shift_speak_of_no_averages() -> None:
-    told = " ".join(get("gradual").show(results(get("gradual").plan(QUICK)), QUICK)[0].notes)
-    assert "1 of 15 corruptions: gaussian_noise" in told
-    assert "averages" not in told
+def test_notes_of_gradual_shift_mention_no_averages() -> None:
+    text = " ".join(get("gradual").show(results(get("gradual").plan(QUICK)), QUICK)[0].notes)
+    assert "1 of 15 corruptions: gaussian_noise" in text
+    assert "averages" not in text
 
 
-def test_an_unknown_item_is_told_with_the_nearest() -> None:
+def test_an_unknown_item_names_the_nearest() -> None:
     with pytest.raises(OptionError, match=r"unknown item of the paper 'buffersize'. Did you mean 'buffer-size'\?"):
         get("buffersize")
 
@@ -501,14 +515,14 @@ def test_an_item_from_end_to_end(tmp_path: Path) -> None:
     )
     item, workshop = get("pairs"), Workshop(tmp_path)
     plan = item.plan(scale)
-    lacking = missing(plan, scale, workshop)
-    assert {run.data for run in lacking} == {"cifar100", "tiny-imagenet"}
-    done = dict(run_all([run for run in plan if run not in lacking], Store(tmp_path / "store"), workshop))
+    missing_runs = missing(plan, scale, workshop)
+    assert {run.data for run in missing_runs} == {"cifar100", "tiny-imagenet"}
+    done = dict(run_all([run for run in plan if run not in missing_runs], Store(tmp_path / "store"), workshop))
     assert len(done) == 2
-    found = table("pairs", item.show(done, scale, lacking))
-    for row in found.rows:
+    drawn = table("pairs", item.show(done, scale, missing_runs))
+    for row in drawn.rows:
         value = row.cells[0].value
         assert value is not None
         assert 0 <= value <= 100
         assert row.cells[1].note == "not available, see notes"
-    assert any("cretta data get cifar100" in note for note in found.notes)
+    assert any("cretta data get cifar100" in note for note in drawn.notes)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import typer
-from made import everything, results
+from fake_results import everything, results
 from PIL import Image
 from safetensors.torch import load_file
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
-from cretta.bench import Result, Run
-from cretta.paper.comparison import CRETTA, SOURCE, Measure, Variant
-from cretta.paper.family import Family
-from cretta.paper.item import Item, unique
-from cretta.paper.main import ERRORS
-from cretta.paper.readings import Readings, accuracy, calibration_error, corruption_error, mean
-from cretta.paper.scale import Scale
+from cretta.bench import Result
+from cretta.paper.item import Item, printed
+from cretta.paper.readings import (
+    Readings,
+    Value,
+    accuracy,
+    calibration_error,
+    corruption_error,
+    with_base,
+)
+from cretta.paper.shapes import BN_ADAPT, CRETTA, SOURCE, TEA, TENT, chart, domains
 from cretta.report.content import Chart, Column, Panel, Row, Series, Table
+from cretta.report.styles import PRINTED
 
-VARIANTS = (SOURCE, Variant("BN Adapt", "bn_adapt"), Variant("TENT", "tent"), Variant("TEA", "tea"), CRETTA)
+VARIANTS = (SOURCE, BN_ADAPT, TENT, TEA, CRETTA)
 BATCH = 200
 """Images of the step that the paper counts."""
 UNEXPLAINED = (
@@ -22,172 +26,111 @@ UNEXPLAINED = (
     "unexplained: 131.53 for BN Adapt and 132.59 for TENT, where 131.96 are counted, and 4335.82 for TEA, where "
     "3034.98 are."
 )
-AVERAGE = Measure("calibration error", "average")
-
-# GFLOPs and peak memory (MB) of a step; accuracy and ECE over all severities.
-CIFAR10 = {
-    "Source": (131.53, 443.98, 88.82, 5.45),
-    "BN Adapt": (131.53, 452.61, 89.12, 3.15),
-    "TENT": (132.59, 1546.05, 90.74, 3.89),
-    "TEA": (4335.82, 3464.78, 90.67, 2.68),
-    "CreTTA": (527.40, 2651.83, 91.01, 2.88),
-}
-CIFAR100 = {
-    "Source": (131.53, 443.03, 64.11, 11.73),
-    "BN Adapt": (131.53, 452.70, 65.83, 6.88),
-    "TENT": (132.59, 1546.21, 68.73, 7.47),
-    "TEA": (4335.82, 3465.00, 67.93, 6.33),
-    "CreTTA": (527.40, 2651.85, 69.05, 6.82),
-}
+CIFAR10, CIFAR100 = "tab:suppl_comcost_cifar10", "tab:suppl_comcost_cifar100"
 
 
-def _groups(scale: Scale, family: Family, variant: Variant) -> list[list[Run]]:
-    return variant.groups(scale, family, AVERAGE.domains(family, ablation=True))
-
-
-def gflops(key: str) -> Callable[[Sequence[Result]], float]:
-    """Of a step on 200 images: operations grow with the images of a batch."""
+def gflops(key: str) -> Value:
+    """Return the operations of a step on 200 images: they grow with the images of a batch."""
 
     def value(results: Sequence[Result]) -> float:
-        result = results[0]
-        return result.cost[key] * BATCH / int(result.run["batch_size"])
+        return results[0].cost[key] * BATCH / int(results[0].run["batch_size"])
 
     return value
 
 
 def megabytes(results: Sequence[Result]) -> float:
-    """Peak memory of a step on the batch that there was."""
+    """Return the peak memory of a step on a batch of the run's own size."""
     return results[0].cost["peak_megabytes"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cost(Item):
-    """A table for each family."""
-
-    def plan(self, scale: Scale) -> tuple[Run, ...]:
-        """The methods on all severities: the cost of a step comes with any of these runs."""
-        return unique(
-            [
-                run
-                for name in self.families
-                for variant in VARIANTS
-                for group in _groups(scale, scale.family(name), variant)
-                for run in group
-            ]
+def cost(item: Item, readings: Readings) -> Iterator[Table]:
+    """Draw a table for each family; the cost of a step comes with any of its runs."""
+    for name, label in (("cifar10", CIFAR10), ("cifar100", CIFAR100)):
+        family = readings.scale.family(name)
+        batch = family.batch(family.images)
+        columns = (
+            Column("as the paper counts", f"GFLOPs per step of {BATCH} images", "lower"),
+            Column("with backward passes", f"GFLOPs per step of {BATCH} images", "lower", digits=1),
+            Column(f"Peak memory, MB, {batch} images", better="lower"),
+            Column("Acc", family.average, "higher"),
+            Column("ECE", family.average, "lower"),
         )
-
-    def draw(self, readings: Readings, scale: Scale) -> tuple[Table | Chart, ...]:
-        """Two tables."""
-        made = []
-        for name, label in zip(self.families, self.labels, strict=True):
-            family = scale.family(name)
-            batch = family.batch(family.images)
-            columns = (
-                Column("as the paper counts", f"GFLOPs a step of {BATCH} images", "lower"),
-                Column("with passes back", f"GFLOPs a step of {BATCH} images", "lower", digits=1),
-                Column(f"Peak memory, MB, {batch} images", better="lower"),
-                Column("Acc", family.average, "higher"),
-                Column("ECE", family.average, "lower"),
+        rows = []
+        for variant in VARIANTS:
+            operations, memory, percent, error = printed(label)[variant.label]
+            groups = readings.groups(family, variant, domains(family, "average"))
+            one = [group[:1] for group in groups[:1]]
+            cells = (
+                readings.cell(one, gflops("paper_gflops"), operations),
+                readings.cell(one, gflops("gflops")),
+                # The memory of a smaller batch cannot be compared.
+                readings.cell(one, megabytes, memory if batch == BATCH else None),
+                readings.cell(groups, accuracy, percent),
+                readings.cell(groups, calibration_error, error),
             )
-            rows = []
-            for variant in VARIANTS:
-                operations, memory, right, error = self.printed[label][variant.label]
-                groups = _groups(scale, family, variant)
-                first = [group[:1] for group in groups[:1]]
-                cells = (
-                    readings.cell(first, gflops("paper_gflops"), operations),
-                    readings.cell(first, gflops("gflops")),
-                    # Of another batch it is not to be compared.
-                    readings.cell(first, megabytes, memory if batch == BATCH else None),
-                    readings.cell(groups, accuracy, right),
-                    readings.cell(groups, calibration_error, error),
-                )
-                rows.append(Row(variant.label, cells))
-            title = f"{self.title}, {family.title}"
-            notes = self.notes(readings, scale, name)
-            if batch != BATCH:
-                notes = (
-                    f"Memory is that of {batch} images; the paper's, of {BATCH}, does not stand beside it.",
-                    *notes,
-                )
-            made.append(Table(f"{self.name}-{name}", title, "Method", columns, tuple(rows), notes))
-        return tuple(made)
+            rows.append(Row(variant.label, cells))
+        smaller = f"Memory is that of {batch} images; the paper's, of {BATCH}, is not shown beside it."
+        notes = (smaller,) if batch != BATCH else ()
+        yield Table(f"{item.name}-{name}", f"{item.title}, {family.title}", "Method", columns, tuple(rows), notes)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Gain(Item):
-    """What each method gains over the source model, against what a step costs."""
-
-    def plan(self, scale: Scale) -> tuple[Run, ...]:
-        """Those of the table of costs."""
-        family = scale.family("cifar10")
-        return unique([run for variant in VARIANTS for group in _groups(scale, family, variant) for run in group])
-
-    def draw(self, readings: Readings, scale: Scale) -> tuple[Table | Chart, ...]:
-        """A panel for mCE and one for ECE, the paper's points beside the measured."""
-        panels = (
-            Panel("mCE", "GFLOPs a step", "gain in mCE, points ↑", "scatter", self._series(readings, scale, 0), True),
-            Panel("ECE", "GFLOPs a step", "gain in ECE, points ↑", "scatter", self._series(readings, scale, 1), True),
-        )
-        return (Chart(self.name, self.title, panels, self.notes(readings, scale)),)
-
-    def _series(self, readings: Readings, scale: Scale, kind: int) -> tuple[Series, ...]:
-        family = scale.family("cifar10")
-        base = _groups(scale, family, SOURCE)
-        made = []
+def gain(item: Item, readings: Readings) -> Iterator[Chart]:
+    """Draw what each method gains over the source model against what a step costs; the paper's points beside it."""
+    family = readings.scale.family("cifar10")
+    streams = domains(family, "average")
+    base = readings.groups(family, SOURCE, streams)
+    main, costs = printed("tab:AccCompare"), printed(CIFAR10)
+    panels = []
+    # In Table 1, mCE and ECE over all severities of CIFAR10-C are the third and fourth number.
+    for title, value, column in (("mCE", mce_gain, 2), ("ECE", ece_gain, 3)):
+        measured, paper = [], []
         for variant in VARIANTS[1:]:
-            groups = _groups(scale, family, variant)
-            both = [[*group, *base[0]] for group in groups if base]
-            cost = readings.cell([group[:1] for group in groups[:1]], gflops("paper_gflops"))
-            gained = readings.cell(both, mce_gain if kind == 0 else ece_gain)
-            if cost.value is not None and gained.value is not None:
-                deviation = () if gained.deviation is None else (gained.deviation,)
-                made.append(Series(variant.label, (cost.value,), (gained.value,), deviation))
-        for variant in VARIANTS[1:]:
-            # In Table 1, mCE and ECE over all severities of CIFAR10-C are the third and fourth number.
-            before, after = ERRORS["Source"][2 + kind], ERRORS[variant.label][2 + kind]
-            made.append(Series(f"{variant.label} (paper)", (CIFAR10[variant.label][0],), (round(before - after, 2),)))
-        return tuple(made)
+            groups = readings.groups(family, variant, streams)
+            x = readings.cell([group[:1] for group in groups[:1]], gflops("paper_gflops")).value
+            y = readings.cell(with_base(groups, base), value)
+            if x is not None and y.value is not None:
+                deviation = () if y.deviation is None else (y.deviation,)
+                measured.append(Series(variant.label, (x,), (y.value,), deviation))
+            gained = round(main["Source"][column] - main[variant.label][column], 2)
+            paper.append(Series(f"{variant.label}{PRINTED}", (costs[variant.label][0],), (gained,)))
+        y_axis = f"gain in {title}, points ↑"
+        panels.append(Panel(title, "GFLOPs per step", y_axis, "scatter", (*measured, *paper), True))
+    yield chart(item, *panels)
 
 
 def mce_gain(results: Sequence[Result]) -> float:
-    """By how much mCE is below the source model's, which is 100."""
+    """Return by how much mCE is below the source model's, which is 100."""
     return 100 - corruption_error(results)
 
 
 def ece_gain(results: Sequence[Result]) -> float:
-    """By how much ECE is below the source model's, the second half of the results."""
+    """Return by how much ECE is below the source model's, the second half of the results."""
     half = len(results) // 2
-    return mean([calibration_error([each]) for each in results[half:]]) - calibration_error(results[:half])
+    return calibration_error(results[half:]) - calibration_error(results[:half])
 
 
 ITEMS = (
-    Gain(
+    Item(
         name="gain-cost",
         title="Gain over the source model against cost, CIFAR10-C",
-        where="Figure 1",
         labels=("fig:comcost",),
-        order=1,
-        families=("cifar10",),
+        draw=gain,
         remarks=("The paper's points are those of its Tables 1 and 10.", UNEXPLAINED),
     ),
-    Cost(
+    Item(
         name="cost",
         title="Computational cost",
-        where="Tables 10 and 11",
-        labels=("tab:suppl_comcost_cifar10", "tab:suppl_comcost_cifar100"),
-        order=17,
-        families=("cifar10", "cifar100"),
-        printed={"tab:suppl_comcost_cifar10": CIFAR10, "tab:suppl_comcost_cifar100": CIFAR100},
+        labels=(CIFAR10, CIFAR100),
+        draw=cost,
         remarks=(
-            "The paper counts forward passes only, in them norm layers and activations too. With passes back are the "
-            "products of forwards and backwards alone, as torch counts: so Source, which has no pass back, has less "
-            "there than the paper's 131.53.",
+            "The paper counts forward passes only, and in them norm layers and activations too. The column with "
+            "backward passes counts only the multiplications of both, as torch does: so Source, which has no backward "
+            "pass, has less there than the paper's 131.53.",
             UNEXPLAINED,
-            "The paper's GFLOPs for CIFAR-100 are those for CIFAR-10 to the last digit, which the larger last layer "
-            "rules out.",
+            "The paper's GFLOPs for CIFAR-100 are those for CIFAR-10 to the last digit, although the last layer is "
+            "larger.",
             "GFLOPs are scaled to 200 images where batches are smaller; memory is not. Memory is what a step needs "
-            "above what was there before it; the paper's is all that a GPU has given out.",
+            "above what was allocated before it; the paper's is everything that a GPU has allocated.",
         ),
     ),
 )

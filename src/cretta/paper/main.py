@@ -1,12 +1,46 @@
-"""Tables 1 and 9: every method on the three corruption benchmarks."""
+"""The methods compared: Tables 1, 2, 3, 4, 9, 12 and 13, Figures 2, 3, 5, 6, 7, 10, 11 and 12."""
 
 from __future__ import annotations
 
-from cretta.paper.comparison import SOURCE, Comparison, Measure, Variant
+from collections.abc import Iterator, Sequence
 
-BENCHMARKS = ("cifar10", "cifar100", "tiny-imagenet")
+from cretta.bench import Result
+from cretta.bench.benchmarks import CLEAN
+from cretta.data.pacs import DOMAINS
+from cretta.paper.family import SEVERITIES, WORST
+from cretta.paper.item import Item, printed
+from cretta.paper.readings import (
+    Readings,
+    Value,
+    Variant,
+    accuracy,
+    by_seed,
+    calibration_error,
+    calibration_errors,
+    confidences,
+    mean,
+    running_accuracies,
+    running_calibration_errors,
+)
+from cretta.paper.shapes import (
+    ACCURACY,
+    BENCHMARKS,
+    CALIBRATION_ERROR,
+    CORRUPTION_ERROR,
+    CRETTA,
+    SOURCE,
+    TEA,
+    TENT,
+    at_severity,
+    chart,
+    comparison,
+    curves,
+    sweep,
+)
+from cretta.report.content import Chart, Column, Row, Table
 
-BASELINES = (
+METHODS = (
+    SOURCE,
     Variant("BN Adapt", "bn_adapt", group="Normalization"),
     Variant("PL", "pl", group="Pseudo labeling"),
     Variant("SHOT", "shot", group="Pseudo labeling"),
@@ -16,117 +50,276 @@ BASELINES = (
     Variant("SAR", "sar", group="Entropy minimization"),
     Variant("AEA", "aea", group="Entropy minimization"),
     Variant("TEA", "tea", group="Energy-based models"),
+    Variant("CreTTA", group="Energy-based models"),
 )
-METHODS = (SOURCE, *BASELINES, Variant("CreTTA", group="Energy-based models"))
+THREE = (TENT, TEA, CRETTA)
+DELTAS = (10.0, 1.0, 0.1, 0.01)
+STAGES = ("Source (Q)", "1", "2", "3", "4", "5 (P)", "Source (Q) again")
+"""Of gradual shift."""
 
-# For each benchmark: mCE and ECE at severity 5, mCE and ECE over all severities.
-ERRORS = {
-    "Source": (100.00, 10.18, 100.00, 5.45, 100.00, 17.71, 100.00, 11.73, 100.00, 16.17, 100.00, 13.46),
-    "BN Adapt": (87.44, 4.85, 101.48, 3.15, 86.61, 8.32, 96.81, 6.88, 94.39, 13.66, 98.20, 12.12),
-    "PL": (84.94, 10.10, 90.03, 6.20, 93.31, 23.81, 95.57, 16.66, 99.36, 30.95, 98.93, 23.47),
-    "SHOT": (73.46, 5.42, 86.46, 3.86, 78.71, 8.93, 88.48, 7.44, 94.01, 13.81, 97.79, 12.24),
-    "TENT": (73.91, 5.49, 86.83, 3.89, 78.94, 8.93, 88.68, 7.47, 94.03, 13.82, 97.81, 12.24),
-    "ETA": (87.44, 4.85, 101.47, 3.15, 84.44, 8.54, 94.54, 7.10, 94.29, 13.70, 98.08, 12.16),
-    "EATA": (87.44, 4.85, 101.47, 3.15, 84.38, 8.54, 94.57, 7.11, 94.27, 13.70, 98.07, 12.16),
-    "SAR": (81.40, 4.79, 95.59, 3.13, 82.43, 8.31, 92.55, 6.91, 94.31, 13.72, 98.11, 12.16),
-    "AEA": (71.69, 5.09, 85.85, 3.73, 78.79, 9.16, 88.66, 7.61, 93.97, 13.82, 97.75, 12.25),
-    "TEA": (73.18, 3.83, 88.11, 2.68, 80.47, 7.68, 91.02, 6.33, 93.84, 13.84, 97.57, 12.24),
-    "CreTTA": (71.25, 4.15, 84.40, 2.88, 78.39, 7.99, 87.67, 6.82, 93.20, 13.52, 96.31, 11.85),
-}
 
-# For each benchmark: accuracy on clean images, accuracy and ECE at severity 5, and over all severities.
-ACCURACIES = {
-    "Source": (
-        *(95.08, 81.73, 10.18, 88.82, 5.45),
-        *(76.28, 53.25, 17.71, 64.11, 11.73),
-        *(59.60, 35.12, 16.17, 43.16, 13.46),
-    ),
-    "BN Adapt": (
-        *(93.59, 85.46, 4.85, 89.12, 3.15),
-        *(72.84, 60.74, 8.32, 65.83, 6.88),
-        *(56.72, 39.60, 13.66, 44.72, 12.12),
-    ),
-    "PL": (
-        *(94.85, 84.85, 10.10, 90.09, 6.20),
-        *(75.98, 56.33, 23.81, 65.72, 16.66),
-        *(58.95, 35.40, 30.95, 43.79, 23.47),
-    ),
-    "SHOT": (
-        *(94.38, 87.91, 5.42, 90.78, 3.86),
-        *(75.00, 64.41, 8.93, 68.80, 7.44),
-        *(56.90, 39.84, 13.81, 44.95, 12.24),
-    ),
-    "TENT": (
-        *(94.35, 87.84, 5.49, 90.74, 3.89),
-        *(74.95, 64.31, 8.93, 68.73, 7.47),
-        *(56.92, 39.83, 13.82, 44.94, 12.24),
-    ),
-    "ETA": (
-        *(93.72, 85.46, 4.85, 89.12, 3.15),
-        *(73.71, 61.77, 8.54, 66.66, 7.10),
-        *(56.82, 39.67, 13.70, 44.79, 12.16),
-    ),
-    "EATA": (
-        *(93.72, 85.46, 4.85, 89.12, 3.15),
-        *(73.66, 61.79, 8.54, 66.65, 7.11),
-        *(56.86, 39.68, 13.70, 44.79, 12.16),
-    ),
-    "SAR": (
-        *(93.61, 86.54, 4.79, 89.80, 3.13),
-        *(73.73, 62.71, 8.31, 67.36, 6.91),
-        *(56.77, 39.66, 13.72, 44.77, 12.16),
-    ),
-    "AEA": (
-        *(94.21, 88.27, 5.09, 90.88, 3.73),
-        *(75.17, 64.40, 9.16, 68.75, 7.61),
-        *(56.97, 39.87, 13.82, 44.97, 12.25),
-    ),
-    "TEA": (
-        *(94.06, 88.06, 3.83, 90.67, 2.68),
-        *(74.18, 63.66, 7.68, 67.93, 6.33),
-        *(57.17, 39.96, 13.84, 45.08, 12.24),
-    ),
-    "CreTTA": (
-        *(94.43, 88.30, 4.15, 91.01, 2.88),
-        *(75.26, 64.52, 7.99, 69.05, 6.82),
-        *(58.23, 40.30, 13.52, 45.75, 11.85),
-    ),
-}
+def by_severity(item: Item, readings: Readings) -> Iterator[Chart]:
+    """Draw ECE by severity: a chart for each family, a line for each method."""
+    for name in BENCHMARKS:
+        family = readings.scale.family(name)
+        lines = {
+            variant.label: [
+                (float(severity), readings.groups(family, variant, at_severity(severity, family.some)))
+                for severity in family.severities
+            ]
+            for variant in METHODS
+        }
+        panel = sweep(readings, family.title, ("severity", "ECE, % ↓"), calibration_error, lines)
+        yield chart(item, panel, family=family)
+
+
+def overconfidence(item: Item, readings: Readings) -> Iterator[Chart]:
+    """Draw confidence and ECE of TENT and CreTTA: a chart for each family, a line for each severity."""
+    for name in BENCHMARKS:
+        family = readings.scale.family(name)
+        panels = [
+            curves(
+                readings,
+                f"{variant.label}: {title}",
+                y,
+                curve,
+                {
+                    f"severity {severity}": readings.groups(family, variant, at_severity(severity, family.some))
+                    for severity in family.severities
+                },
+            )
+            for title, y, curve in (
+                ("confidence", "mean confidence, %", confidences),
+                ("ECE", "ECE, % ↓", calibration_errors),
+            )
+            for variant in (TENT, CRETTA)
+        ]
+        yield chart(item, *panels, family=family)
+
+
+def over_batches(item: Item, readings: Readings) -> Iterator[Chart]:
+    """Draw ECE and accuracy of the stream so far, on ImageNet-C at severity 5."""
+    family = readings.scale.family("imagenet")
+    streams = at_severity(WORST, family.corruptions)
+    lines = {variant.label: readings.groups(family, variant, streams) for variant in THREE}
+    yield chart(
+        item,
+        curves(readings, "ECE", "ECE of the stream so far, % ↓", running_calibration_errors, lines),
+        curves(readings, "Acc", "Acc of the stream so far, % ↑", running_accuracies, lines),
+    )
+
+
+def by_corruption(item: Item, readings: Readings) -> Iterator[Chart]:
+    """Draw ECE of each corruption of ImageNet-C, averaged over severities."""
+    family = readings.scale.family("imagenet")
+    lines = {
+        variant.label: [
+            (name, readings.groups(family, variant, [f"{name}/{severity}" for severity in family.severities]))
+            for name in family.some
+        ]
+        for variant in THREE
+    }
+    yield chart(item, sweep(readings, "ImageNet-C", ("corruption", "ECE, % ↓"), calibration_error, lines, "bar"))
+
+
+def pacs(item: Item, readings: Readings) -> Iterator[Table]:
+    """Draw accuracy and ECE by source domain, each the mean over the other three domains."""
+    numbers = printed(item.labels[0])
+    family = readings.scale.family("pacs")
+    for quantity, words in ((ACCURACY, "accuracy"), (CALIBRATION_ERROR, "calibration error")):
+        titles = (*(source.replace("_", " ") for source in DOMAINS), "average")
+        rows = []
+        for variant in THREE:
+            sources = [
+                readings.groups(family.source(source), variant, [domain for domain in DOMAINS if domain != source])
+                for source in DOMAINS
+            ]
+            # Every source has as many targets, so that the mean over all runs is the mean of the sources' means.
+            cells = [
+                readings.cell(groups, quantity.value, number)
+                for groups, number in zip(
+                    (*sources, by_seed(sources)), numbers[f"{quantity.title} {variant.label}"], strict=True
+                )
+            ]
+            rows.append(Row(variant.label, tuple(cells)))
+        columns = tuple(Column(title, better=quantity.better) for title in titles)
+        name, title = f"{item.name}-{quantity.title.lower()}", f"{item.title}: {words}"
+        yield Table(name, title, "Method", columns, tuple(rows))
+
+
+def non_iid(item: Item, readings: Readings) -> Iterator[Table]:
+    """Draw accuracy by δ of the Dirichlet distribution, at severity 5."""
+    family = readings.scale.family("cifar100-wide")
+    streams = at_severity(WORST, family.some)
+    numbers = printed(item.labels[0])
+    rows = []
+    for variant in METHODS:
+        if variant.label not in numbers:
+            continue
+        settings = [readings.groups(family, variant, streams, stream="dirichlet", delta=delta) for delta in DELTAS]
+        cells = [
+            readings.cell(groups, accuracy, number)
+            for groups, number in zip((*settings, by_seed(settings)), numbers[variant.label], strict=True)
+        ]
+        rows.append(Row(variant.label, tuple(cells)))
+    titles = (*(f"δ = {delta:g}" for delta in DELTAS), "average")
+    columns = tuple(Column(title, better="higher") for title in titles)
+    yield Table(item.name, item.title, "Method", columns, tuple(rows))
+
+
+def gradual(item: Item, readings: Readings) -> Iterator[Table]:
+    """Draw accuracy in each domain of a gradual shift, by family and method."""
+    shorter, longer = (printed(label) for label in item.labels)
+    numbers = {
+        # Only the table without TENT returns to the source.
+        stage: longer[stage] if stage in longer else (*shorter[stage][:2], None, *shorter[stage][2:], None)
+        for stage in STAGES
+    }
+    columns, groups = [], []
+    for name in ("cifar10", "cifar100"):
+        family = readings.scale.family(name)
+        for variant in (CRETTA, TEA, TENT):
+            columns.append(Column(variant.label, family.title, "higher"))
+            groups.append(
+                readings.groups(
+                    family,
+                    variant,
+                    [(CLEAN, *at_each_severity(name), CLEAN) for name in family.gradual],
+                    stream="gradual",
+                    images=family.gradual_images,
+                )
+            )
+    rows = tuple(
+        Row(
+            stage,
+            tuple(
+                readings.cell(runs, accuracy_at(index), number)
+                for runs, number in zip(groups, numbers[stage], strict=True)
+            ),
+        )
+        for index, stage in enumerate(STAGES)
+    )
+    yield Table(item.name, item.title, "Domain", tuple(columns), rows, best_of="row")
+
+
+def at_each_severity(corruption: str) -> list[str]:
+    """Return the domains of a corruption from the lowest severity to the highest."""
+    return [f"{corruption}/{severity}" for severity in SEVERITIES]
+
+
+def accuracy_at(stage: int) -> Value:
+    """Return the accuracy in percent, in the domain of this stage."""
+
+    def value(results: Sequence[Result]) -> float:
+        # The source at the end is told apart from that at the beginning.
+        suffix = " again" if stage == len(STAGES) - 1 else ""
+        return 100 * mean([result.of(f"{result.run['domains'][stage]}{suffix}").accuracy for result in results])
+
+    return value
+
 
 ITEMS = (
-    Comparison(
+    Item(
         name="main",
         title="Mean corruption error and calibration error",
-        where="Table 1",
         labels=("tab:AccCompare",),
-        order=2,
-        families=BENCHMARKS,
-        variants=METHODS,
-        measures=(
-            Measure("corruption error", "worst"),
-            Measure("calibration error", "worst"),
-            Measure("corruption error", "average"),
-            Measure("calibration error", "average"),
+        draw=comparison(
+            METHODS,
+            BENCHMARKS,
+            (
+                (CORRUPTION_ERROR, "worst"),
+                (CALIBRATION_ERROR, "worst"),
+                (CORRUPTION_ERROR, "average"),
+                (CALIBRATION_ERROR, "average"),
+            ),
+            ablation=False,
         ),
-        ablation=False,
-        printed={"tab:AccCompare": ERRORS},
     ),
-    Comparison(
+    Item(
         name="accuracy",
         title="Accuracy and calibration error, with clean images",
-        where="Table 9",
         labels=("tab:AccCompare_withclean",),
-        order=13,
-        families=BENCHMARKS,
-        variants=METHODS,
-        measures=(
-            Measure("accuracy", "clean"),
-            Measure("accuracy", "worst"),
-            Measure("calibration error", "worst"),
-            Measure("accuracy", "average"),
-            Measure("calibration error", "average"),
+        draw=comparison(
+            METHODS,
+            BENCHMARKS,
+            (
+                (ACCURACY, "clean"),
+                (ACCURACY, "worst"),
+                (CALIBRATION_ERROR, "worst"),
+                (ACCURACY, "average"),
+                (CALIBRATION_ERROR, "average"),
+            ),
+            ablation=False,
         ),
-        ablation=False,
-        printed={"tab:AccCompare_withclean": ACCURACIES},
+    ),
+    Item(
+        name="ece-severity",
+        title="Calibration error by severity",
+        labels=("fig:ece_cifar10", "fig:ece_cifar100", "fig:ece_imagenet"),
+        draw=by_severity,
+        remarks=("Which methods the paper draws cannot be read from its text: here all.",),
+    ),
+    Item(
+        name="overconfidence",
+        title="Confidence and calibration error during adaptation",
+        labels=("fig:overconfidence", "fig:tent_vs_ours_cifar100", "fig:tent_vs_ours_tin200"),
+        draw=overconfidence,
+        remarks=("Each point is one batch, the mean over corruptions; a batch's own ECE lies above the stream's.",),
+    ),
+    Item(
+        name="imagenet",
+        title="Accuracy and calibration error on ImageNet-C",
+        labels=("tab:imagenet_c",),
+        draw=comparison(
+            THREE,
+            ("imagenet",),
+            (
+                (ACCURACY, "worst"),
+                (CALIBRATION_ERROR, "worst"),
+                (ACCURACY, "average"),
+                (CALIBRATION_ERROR, "average"),
+            ),
+            ablation=False,
+        ),
+    ),
+    Item(
+        name="imagenet-batches",
+        title="ECE and accuracy over batches, ImageNet-C at severity 5",
+        labels=("fig:imagenetc_ece_acc",),
+        draw=over_batches,
+    ),
+    Item(
+        name="imagenet-corruptions",
+        title="ECE by corruption, ImageNet-C, averaged over severities",
+        labels=("fig:ece_image",),
+        draw=by_corruption,
+        remarks=("The paper states the averages over all corruptions: TENT 4.85, TEA 7.21, CreTTA 2.69.",),
+    ),
+    Item(
+        name="pacs",
+        title="PACS by source domain",
+        labels=("tab:pacs_accece",),
+        draw=pacs,
+        remarks=("A number is the mean over the three other domains; the network starts from its weights on each.",),
+    ),
+    Item(
+        name="non-iid",
+        title="Accuracy with batches that are not i.i.d., CIFAR100-C at severity 5",
+        labels=("tab:imbalance",),
+        draw=non_iid,
+        remarks=(
+            "How the paper spreads a class over batches is not printed: here in proportions from a symmetric "
+            "Dirichlet(δ), the samples then cut into batches of equal size.",
+        ),
+    ),
+    Item(
+        name="gradual",
+        title="Accuracy under gradual shift, and back on the source",
+        labels=("tab:gradual", "tab:gradual_app"),
+        draw=gradual,
+        remarks=(
+            "Each corruption is a stream of its own, from the clean test set through severities 1 to 5 without a "
+            "reset; then the model is frozen and predicts the clean test set again.",
+        ),
     ),
 )

@@ -1,4 +1,4 @@
-"""From results to numbers: means over corruptions for each seed, and what is missing for them."""
+"""From results to numbers: means over corruptions for each seed, and why a number is missing."""
 
 from __future__ import annotations
 
@@ -7,123 +7,189 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
-from cretta.bench import BatchRow, Result, Run
+from cretta.bench import BatchRow, Buffer, Result, Run
+from cretta.bench.run import Scalar
 from cretta.errors import OptionError
 from cretta.metrics import mean_corruption_error
+from cretta.paper.family import Family
+from cretta.paper.scale import Scale
 from cretta.report.content import Cell, Series, cell
 from cretta.report.spread import jackknife
 
 Groups = Sequence[Sequence[Run]]
-"""For each seed, the runs that make its number together."""
+"""For each seed, the runs whose results make its number together."""
+Value = Callable[[Sequence[Result]], float]
+"""A number from the results of a group."""
 Curve = Callable[[Sequence[BatchRow]], Sequence[float]]
 """A number for each batch of a stream."""
 
 
 @dataclasses.dataclass(frozen=True)
+class Variant:
+    """A method, or CreTTA in another setting."""
+
+    label: str
+    method: str = "cretta"
+    options: Mapping[str, Scalar] = dataclasses.field(default_factory=dict)
+    buffer: Buffer | Callable[[Scale], Buffer] = dataclasses.field(default_factory=Buffer)
+    """The paper's by default: a tenth of the source images, drawn at random."""
+    group: str = ""
+    """Heading of its row in a table."""
+
+
 class Readings:
-    """Results by their runs, and why others cannot be had."""
+    """Results at a scale, by run; every run that is asked for is recorded, so that drawing an item also plans it."""
 
-    results: Mapping[Run, Result]
-    lacking: Mapping[Run, str] = dataclasses.field(default_factory=dict)
-    comparable: bool = True
-    """Whether differences to the paper mean anything."""
+    def __init__(
+        self, scale: Scale, results: Mapping[Run, Result] | None = None, missing: Mapping[Run, str] | None = None
+    ) -> None:
+        self.scale = scale
+        self.results = results or {}
+        self.missing = missing or {}
+        """Why runs could not be done."""
+        self._requests: dict[str, dict[Run, None]] = {}
 
-    def cell(self, groups: Groups, value: Callable[[list[Result]], float], printed: float | None = None) -> Cell:
-        """Mean and deviation over the seeds that are whole; where none is, why."""
-        whole = [group for group in groups if group and all(run in self.results for run in group)]
-        if not whole:
-            return Cell(printed=printed, note=self.why(groups))
+    def requests(self) -> dict[str, list[Run]]:
+        """Return the runs asked for since the last call, by family."""
+        requests = {family: list(runs) for family, runs in self._requests.items()}
+        self._requests.clear()
+        return requests
+
+    def groups(
+        self,
+        family: Family,
+        variant: Variant,
+        streams: Sequence[str | tuple[str, ...]],
+        *,
+        stream: str = "iid",
+        delta: float | None = None,
+        images: int | None = None,
+    ) -> list[list[Run]]:
+        """Return for each seed the runs of a variant over these streams; none if the scale leaves the method out."""
+        if variant.method not in family.methods:
+            return []
+        buffer = variant.buffer(self.scale) if callable(variant.buffer) else variant.buffer
+        groups = [
+            [
+                family.run(
+                    *((domains,) if isinstance(domains, str) else domains),
+                    method=variant.method,
+                    seed=seed,
+                    options=variant.options,
+                    buffer=buffer,
+                    stream=stream,
+                    delta=delta,
+                    images=images,
+                )
+                for domains in streams
+            ]
+            for seed in self.scale.seeds_of(variant.method)
+        ]
+        self._requests.setdefault(family.name, {}).update(dict.fromkeys(run for group in groups for run in group))
+        return groups
+
+    def cell(self, groups: Groups, value: Value, printed: float | None = None) -> Cell:
+        """Return mean and deviation over the seeds whose runs are all done; where there is none, why."""
+        complete = [group for group in groups if group and all(run in self.results for run in group)]
+        if not complete:
+            return Cell(printed=printed, note=self._reason(groups))
         try:
-            values = {group[0].seed: value([self.results[run] for run in group]) for group in whole}
-        except OptionError as wrong:  # such as a source model without an error to be relative to
-            return Cell(printed=printed, note=str(wrong))
-        note = "" if len(whole) == len(groups) else f"{len(whole)} of {len(groups)} seeds"
-        blocks = jackknife([self.results[run] for run in whole[0]], value)
-        return dataclasses.replace(cell(values, printed, note, blocks), comparable=self.comparable)
+            values = {group[0].seed: value([self.results[run] for run in group]) for group in complete}
+        except OptionError as error:  # such as a source model without an error to be relative to
+            return Cell(printed=printed, note=str(error))
+        note = "" if len(complete) == len(groups) else f"{len(complete)} of {len(groups)} seeds"
+        blocks = jackknife([self.results[run] for run in complete[0]], value)
+        return dataclasses.replace(cell(values, printed, note, blocks), comparable=self.scale.comparable)
 
-    def why(self, groups: Groups) -> str:
-        """Why there is no number, in a few words."""
+    def _reason(self, groups: Groups) -> str:
         runs = [run for group in groups for run in group]
         if not runs:
             return "left out at this scale"
-        if any(run in self.lacking for run in runs):
+        if any(run in self.missing for run in runs):
             return "not available, see notes"
         done = sum(run in self.results for run in runs)
         return f"{done} of {len(runs)} runs" if done else "not run"
 
-    def curve(self, label: str, runs: Sequence[Run], of: Curve) -> tuple[Series, ...]:
-        """``of`` the runs' batches, averaged over the runs; nothing unless all are there."""
+    def curve(self, label: str, groups: Groups, curve: Curve) -> tuple[Series, ...]:
+        """Return the curve over the batches, averaged over all runs; no series unless all are done."""
+        runs = [run for group in groups for run in group]
         if not runs or not all(run in self.results for run in runs):
             return ()
-        curves = [of(self.results[run].rows) for run in runs]
+        curves = [curve(self.results[run].rows) for run in runs]
         values = tuple(mean(values) for values in zip(*curves, strict=False))
         return (Series(label, tuple(map(float, range(len(values)))), values),)
 
-    def series(self, label: str, points: Sequence[tuple[float | str, Cell]]) -> tuple[Series, ...]:
-        """A series of the points that have a value; none, if none has."""
-        found = [(x, each) for x, each in points if each.value is not None]
-        if not found:
+    def series(self, label: str, points: Sequence[tuple[float | str, Groups]], value: Value) -> tuple[Series, ...]:
+        """Return a series of the points that have a value; no series if none has."""
+        cells = [(x, self.cell(groups, value)) for x, groups in points]
+        measured = [(x, cell.value, cell.deviation) for x, cell in cells if cell.value is not None]
+        if not measured:
             return ()
-        whole = all(each.deviation is not None for _, each in found)
+        deviations = tuple(deviation for _, _, deviation in measured if deviation is not None)
         return (
             Series(
                 label,
-                tuple(x for x, _ in found),
-                tuple(each.value for _, each in found if each.value is not None),
-                tuple(each.deviation for _, each in found if each.deviation is not None) if whole else (),
+                tuple(x for x, _, _ in measured),
+                tuple(y for _, y, _ in measured),
+                deviations if len(deviations) == len(measured) else (),
             ),
         )
 
 
+def with_base(groups: Groups, base: Groups) -> list[list[Run]]:
+    """Return each group followed by the base's group of its seed; a base with one seed follows every group."""
+    return [[*group, *base[min(index, len(base) - 1)]] for index, group in enumerate(groups) if base]
+
+
+def by_seed(settings: Sequence[Groups]) -> list[list[Run]]:
+    """Return for each seed its runs in all settings."""
+    return [[run for group in groups for run in group] for groups in zip(*settings, strict=True)]
+
+
 def mean(values: Sequence[float]) -> float:
-    """The mean, whatever the order."""
+    """Return the mean, whatever the order."""
     return math.fsum(values) / len(values)
 
 
 def accuracy(results: Sequence[Result]) -> float:
-    """In per cent, the mean over runs."""
+    """Return the mean over runs, in percent."""
     return 100 * mean([result.of().accuracy for result in results])
 
 
 def calibration_error(results: Sequence[Result]) -> float:
-    """ECE of each stream in per cent, the mean over runs."""
+    """Return the mean over runs of each stream's ECE, in percent."""
     return 100 * mean([result.of().calibration_error for result in results])
 
 
 def corruption_error(results: Sequence[Result]) -> float:
-    """MCE in per cent; the second half of the results are the source model's, of the same domains."""
-    half = len(results) // 2
-    return mean_corruption_error(_errors(results[:half]), _errors(results[half:]))
+    """Return mCE in percent; the second half of the results are the source model's, of the same domains."""
+    errors: list[dict[str, dict[int, float]]] = [{}, {}]
+    for index, result in enumerate(results):
+        corruption, _, severity = str(result.run["domains"][0]).partition("/")
+        errors[2 * index // len(results)].setdefault(corruption, {})[int(severity)] = result.of().error
+    return mean_corruption_error(*errors)
 
 
 def confidences(rows: Sequence[BatchRow]) -> list[float]:
-    """Of each batch, in per cent."""
+    """Return the mean confidence of each batch, in percent."""
     return [100 * row.scores.bins.mean_confidence for row in rows]
 
 
 def calibration_errors(rows: Sequence[BatchRow]) -> list[float]:
-    """ECE of each batch alone, in per cent."""
+    """Return the ECE of each batch by itself, in percent."""
     return [100 * row.scores.calibration_error for row in rows]
 
 
 def energies(rows: Sequence[BatchRow]) -> list[float]:
-    """Mean energy of each batch's target images."""
+    """Return the mean energy of the target images of each batch."""
     return [row.energy for row in rows]
 
 
 def running_accuracies(rows: Sequence[BatchRow]) -> list[float]:
-    """Of the stream so far after each batch, in per cent."""
+    """Return the accuracy of the stream up to each batch, in percent."""
     return [100 * scores.accuracy for scores in accumulate(row.scores for row in rows)]
 
 
 def running_calibration_errors(rows: Sequence[BatchRow]) -> list[float]:
-    """ECE of the stream so far after each batch, in per cent."""
+    """Return the ECE of the stream up to each batch, in percent."""
     return [100 * scores.calibration_error for scores in accumulate(row.scores for row in rows)]
-
-
-def _errors(results: Sequence[Result]) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
-    for result in results:
-        corruption, _, severity = str(result.run["domains"][0]).partition("/")
-        found.setdefault(corruption, {})[int(severity)] = result.of().error
-    return found

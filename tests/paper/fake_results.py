@@ -1,4 +1,4 @@
-"""Results that never ran, with numbers to reckon by hand."""
+"""Results of runs that were never executed, with numbers that are easy to compute by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cretta.bench import BatchRow, Result, Run
 from cretta.paper import Scale
 
 Share = Callable[[Run, str, int], float]
-"""Of a run, a domain's name as the row has it, and the batch in that domain."""
+"""A number by run, domain (as the row names it) and index of the batch in that domain."""
 
 
 def row(
@@ -48,15 +48,15 @@ def result(
     batches: int = 2,
     images: int = 1000,
 ) -> Result:
-    """So many batches of so many images in each domain."""
+    """Return a result with this many batches of this many images in each domain."""
     rows: list[BatchRow] = []
-    for place, name in enumerate(run.domains):
-        domain = f"{name} again" if run.stream == "gradual" and place == len(run.domains) - 1 else name
+    for index, name in enumerate(run.domains):
+        domain = f"{name} again" if run.stream == "gradual" and index == len(run.domains) - 1 else name
         for batch in range(batches):
-            at = (run, domain, batch)
-            rows.append(row(len(rows), domain, images, right(*at), confidence(*at), energy(*at), weight(*at)))
+            key = (run, domain, batch)
+            rows.append(row(len(rows), domain, images, right(*key), confidence(*key), energy(*key), weight(*key)))
     return Result(
-        key="made",
+        key="key",
         run=run.describe(),
         rows=tuple(rows),
         clean_after=None,
@@ -65,8 +65,8 @@ def result(
     )
 
 
-def results(runs: Iterable[Run], **given: Any) -> dict[Run, Result]:
-    return {run: result(run, **given) for run in runs}
+def results(runs: Iterable[Run], **values: Any) -> dict[Run, Result]:
+    return {run: result(run, **values) for run in runs}
 
 
 def everything(scale: Scale) -> list[Run]:

@@ -1,0 +1,309 @@
+"""CreTTA in other settings: Tables 5, 14, 15, 16, 17, 18, 19 and 22, Figures 4, 8 and 9."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from cretta.bench import BatchRow, Result
+from cretta.errors import OptionError
+from cretta.paper.family import WORST
+from cretta.paper.item import Draw, Item, printed
+from cretta.paper.readings import (
+    Curve,
+    Readings,
+    Value,
+    Variant,
+    accuracy,
+    calibration_error,
+    calibration_errors,
+    energies,
+    mean,
+    with_base,
+)
+from cretta.paper.shapes import (
+    ACCURACY,
+    BENCHMARKS,
+    BN_ADAPT,
+    CALIBRATION_ERROR,
+    CRETTA,
+    TEA,
+    TENT,
+    at_severity,
+    chart,
+    comparison,
+    curves,
+    domains,
+    sweep,
+)
+from cretta.report.content import Chart, Column, Panel, Row, Table
+
+WITHOUT_CONTRAST = Variant("w/o Contrastive Terms", options={"objective": "target"})
+WITHOUT_BIAS = Variant("without bias terms", options={"objective": "pairwise"})
+TARGET_AS_SOURCE = Variant("W TRG as SRC", options={"source": "target"})
+CHANGE, AVERAGE = "Δ (Last--First)", "AVG"
+"""Rows of Tables 16 and 17 that are not about one batch."""
+LAST = 49
+"""Number of the paper's last batch: 10 000 images in batches of 200."""
+_SEVERITY = "The table in the paper does not say that it is of severity 5; its first row is that of Table 9."
+_SHORTER = "In a shorter stream a row is the batch at the same share of the stream."
+
+
+def batch_index(batch: int, count: int) -> int:
+    """Return the batch at the same share of a stream of ``count`` batches.
+
+    >>> [batch_index(batch, 50) for batch in (0, 19, 49)], [batch_index(batch, 10) for batch in (0, 19, 49)]
+    ([0, 19, 49], [0, 3, 9])
+    """
+    return round(batch * (count - 1) / LAST)
+
+
+def batch_label(row: str, count: int) -> str:
+    """Return the paper's number of a batch, and the one it is compared with here.
+
+    >>> batch_label("19", 50), batch_label("19", 10), batch_label("AVG", 10)
+    ('19', '19 (here 3)', 'AVG')
+    """
+    if row in (CHANGE, AVERAGE):
+        return row
+    here = batch_index(int(row), count)
+    return row if here == int(row) else f"{row} (here {here})"
+
+
+def at(row: str, curve: Curve) -> Value:
+    """Return the mean over runs at the batch of a row, or over all batches, or of the change from first to last."""
+
+    def value(results: Sequence[Result]) -> float:
+        lines = [curve(result.rows) for result in results]
+        if row == CHANGE:
+            numbers = [line[-1] - line[0] for line in lines]
+        elif row == AVERAGE:
+            numbers = [number for line in lines for number in line]
+        else:
+            numbers = [line[batch_index(int(row), len(line))] for line in lines]
+        recorded = [number for number in numbers if not math.isnan(number)]
+        if not recorded:
+            raise OptionError("no value was recorded")
+        return mean(recorded)
+
+    return value
+
+
+def weights(rows: Sequence[BatchRow]) -> list[float]:
+    """Return the mean gradient weight w of each batch; NaN for a batch without one, whose step was skipped."""
+    return [math.nan if row.weight is None else row.weight for row in rows]
+
+
+def complements(rows: Sequence[BatchRow]) -> list[float]:
+    """Return 1 - w of each batch."""
+    return [1 - weight for weight in weights(rows)]
+
+
+def by_batch(columns: Sequence[tuple[Column, Variant, Curve]]) -> Draw:
+    """Draw a table of single batches on CIFAR100-C at severity 5: a column for each variant and curve."""
+
+    def draw(item: Item, readings: Readings) -> Iterator[Table]:
+        family = readings.scale.family("cifar100")
+        streams = at_severity(WORST, family.some)
+        rows = []
+        for row, numbers in printed(item.labels[0]).items():
+            cells = [
+                readings.cell(
+                    readings.groups(family, variant, streams),
+                    at(row, curve),
+                    numbers[index] if index < len(numbers) else None,
+                )
+                for index, (_, variant, curve) in enumerate(columns)
+            ]
+            rows.append(Row(batch_label(row, family.steps), tuple(cells)))
+        headings = tuple(column for column, _, _ in columns)
+        yield Table(item.name, item.title, "Batch", headings, tuple(rows), best_of="none")
+
+    return draw
+
+
+def target_as_source(item: Item, readings: Readings) -> Iterator[Table]:
+    """Draw accuracy with its gain over BN Adapt, and ECE."""
+    family = readings.scale.family("cifar100")
+    streams = at_severity(WORST, family.some)
+    base = readings.groups(family, BN_ADAPT, streams)
+    rows = []
+    for variant in (BN_ADAPT, TARGET_AS_SOURCE, CRETTA):
+        # BN Adapt has no gain printed.
+        percent, *gained, error = printed(item.labels[0])[variant.label]
+        groups = readings.groups(family, variant, streams)
+        cells = (
+            readings.cell(groups, accuracy, percent),
+            readings.cell(with_base(groups, base), accuracy_gain, gained[0] if gained else None),
+            readings.cell(groups, calibration_error, error),
+        )
+        rows.append(Row(variant.label, cells))
+    columns = (
+        Column("Acc", better="higher"),
+        Column("gain over BN Adapt", better="higher"),
+        Column("ECE", better="lower"),
+    )
+    yield Table(item.name, item.title, "Method", columns, tuple(rows))
+
+
+def accuracy_gain(results: Sequence[Result]) -> float:
+    """Return the accuracy of the first half of the results less that of the second, in points."""
+    half = len(results) // 2
+    return accuracy(results[:half]) - accuracy(results[half:])
+
+
+def energy(item: Item, readings: Readings) -> Iterator[Chart]:
+    """Draw the mean energy of each batch, by severity, and without bias terms."""
+    family = readings.scale.family("cifar100")
+    severities = {
+        f"severity {severity}": readings.groups(family, CRETTA, at_severity(severity, family.some))
+        for severity in family.severities
+    }
+    bias = {
+        variant.label: readings.groups(family, variant, at_severity(WORST, family.some))
+        for variant in (CRETTA, WITHOUT_BIAS)
+    }
+    y = "mean energy of target samples"
+    yield chart(
+        item,
+        curves(readings, "CreTTA by severity", y, energies, severities),
+        curves(readings, "severity 5, with and without bias terms", y, energies, bias),
+    )
+
+
+def beta(item: Item, readings: Readings) -> Iterator[Chart]:
+    """Draw CreTTA by β: by severity on CIFAR, and averaged beside baselines on Tiny-ImageNet."""
+    scale = readings.scale
+    # Where the preset has this β, that is CreTTA as it is.
+    variants = [(number, Variant(f"β = {number:g}", options={"beta": number})) for number in scale.betas]
+
+    def panels(name: str) -> Iterator[Panel]:
+        family = scale.family(name)
+        if name == "tiny-imagenet":
+            streams = domains(family, "average")
+            lines = {"CreTTA": [(number, readings.groups(family, variant, streams)) for number, variant in variants]}
+            for variant in (TENT, TEA):
+                groups = readings.groups(family, variant, streams)
+                lines[variant.label] = [(number, groups) for number in scale.betas]
+        else:
+            lines = {
+                f"severity {severity}": [
+                    (number, readings.groups(family, variant, at_severity(severity, family.some)))
+                    for number, variant in variants
+                ]
+                for severity in family.severities
+            }
+        for y, value in (("Acc, % ↑", accuracy), ("ECE, % ↓", calibration_error)):
+            yield sweep(readings, family.title, ("β", y), value, lines, logarithmic=True)
+
+    cifar = (*panels("cifar10"), *panels("cifar100"))
+    yield Chart(f"{item.name}-cifar", f"{item.title}, by severity", cifar)
+    tiny = tuple(panels("tiny-imagenet"))
+    yield Chart(f"{item.name}-tiny-imagenet", f"{item.title}, averaged over severities", tiny)
+
+
+ITEMS = (
+    Item(
+        name="contrastive",
+        title="Calibration error with and without contrastive terms",
+        labels=("tab:contrastive_ablation_ece_extend", "tab:contrastive_ablation_ece", "tab:contrastive_ablation"),
+        draw=comparison(
+            (Variant("w/ Contrastive Terms (CreTTA)"), WITHOUT_CONTRAST),
+            BENCHMARKS,
+            ((CALIBRATION_ERROR, "worst"), (CALIBRATION_ERROR, "average")),
+            first="Objective",
+        ),
+    ),
+    Item(
+        name="contrastive-batches",
+        title="Target energy and ECE of single batches, CIFAR100-C at severity 5",
+        labels=("tab:contrastive_ablation_energy",),
+        draw=by_batch(
+            (
+                (Column("w/ contrastive", "Target energy", digits=4), CRETTA, energies),
+                (Column("w/o contrastive", "Target energy", digits=4), WITHOUT_CONTRAST, energies),
+                (Column("w/ contrastive", "ECE", "lower"), CRETTA, calibration_errors),
+                (Column("w/o contrastive", "ECE", "lower"), WITHOUT_CONTRAST, calibration_errors),
+            )
+        ),
+        remarks=(
+            f"Each number is the mean over corruptions of one batch. {_SHORTER}",
+            "Energies are those of the logits returned, which CreTTA computes after the update; the paper's are equal "
+            "in batch 0, so from before it.",
+        ),
+    ),
+    Item(
+        name="source-model",
+        title="CreTTA without the source model's terms, at severity 5",
+        labels=("tab:loss_abla",),
+        draw=comparison(
+            (CRETTA, Variant("w/o Source Model Term", options={"objective": "pairwise"})),
+            BENCHMARKS,
+            ((ACCURACY, "worst"), (CALIBRATION_ERROR, "worst")),
+        ),
+    ),
+    Item(
+        name="uniform-weight",
+        title="CreTTA with gradient weights drawn from U[0, 1), at severity 5",
+        labels=("tab:grad_coeff_uniform",),
+        draw=comparison(
+            (CRETTA, Variant("Uniform", options={"weighting": "uniform"})),
+            BENCHMARKS,
+            ((ACCURACY, "worst"), (CALIBRATION_ERROR, "worst")),
+        ),
+        remarks=(_SEVERITY,),
+    ),
+    Item(
+        name="pairs",
+        title="One source sample for each target sample, or all pairs (CP), at severity 5",
+        labels=("tab:grouping",),
+        draw=comparison(
+            (Variant("CreTTA w/o CP"), Variant("CreTTA w/ CP", options={"pairs": "cartesian"})),
+            BENCHMARKS,
+            ((ACCURACY, "worst"),),
+            first="Pairs",
+        ),
+        remarks=(_SEVERITY,),
+    ),
+    Item(
+        name="target-weight",
+        title="Gradient weight with source samples and with target samples as source, CIFAR100-C at severity 5",
+        labels=("tab:trgassrc_ablation_grad",),
+        draw=by_batch(
+            (
+                (Column(CRETTA.label, "w", digits=3), CRETTA, weights),
+                (Column(TARGET_AS_SOURCE.label, "w", digits=3), TARGET_AS_SOURCE, weights),
+                (Column(CRETTA.label, "1 - w", digits=3), CRETTA, complements),
+                (Column(TARGET_AS_SOURCE.label, "1 - w", digits=3), TARGET_AS_SOURCE, complements),
+            )
+        ),
+        remarks=(
+            "w is σ(-l) as in Eq. 5, the mean over a batch and over corruptions. It falls as the loss falls; the "
+            "paper's rises, as 1 - w = σ(l) does.",
+            _SHORTER,
+        ),
+    ),
+    Item(
+        name="target-as-source",
+        title="Target samples of low energy in place of source samples, CIFAR100-C at severity 5",
+        labels=("tab:trgassrc_ablation_accece",),
+        draw=target_as_source,
+        remarks=("How the half of the batch is paired with all of it is not printed: here in order, cycling.",),
+    ),
+    Item(
+        name="energy",
+        title="Energy of target samples during adaptation, CIFAR100-C",
+        labels=("fig:Energy_Trajectories",),
+        draw=energy,
+        remarks=("Bias terms are those of the source model, E_φ in Eq. 3. Energies are means over corruptions.",),
+    ),
+    Item(
+        name="beta",
+        title="CreTTA by β",
+        labels=("fig:beta_ablation_apdx", "fig:beta"),
+        draw=beta,
+        remarks=(
+            "The paper shows curves without saying at which β; the baselines it draws beside them it does not name.",
+        ),
+    ),
+)

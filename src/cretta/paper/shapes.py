@@ -1,0 +1,143 @@
+"""The shapes that most items have: a table that compares variants, curves over batches, and sweeps of a setting."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from cretta.bench.benchmarks import CLEAN
+from cretta.paper.family import WORST, Family
+from cretta.paper.item import Draw, Item, printed
+from cretta.paper.readings import (
+    Curve,
+    Groups,
+    Readings,
+    Value,
+    Variant,
+    accuracy,
+    calibration_error,
+    corruption_error,
+    with_base,
+)
+from cretta.report.content import Better, Cell, Chart, Column, Panel, Row, Table
+
+Where = Literal["clean", "worst", "average"]
+"""Clean images, severity 5, or the average over severities."""
+
+BENCHMARKS = ("cifar10", "cifar100", "tiny-imagenet")
+SOURCE = Variant("Source", "source")
+TENT = Variant("TENT", "tent")
+TEA = Variant("TEA", "tea")
+CRETTA = Variant("CreTTA")
+BN_ADAPT = Variant("BN Adapt", "bn_adapt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+    """A number that tables have a column for."""
+
+    title: str
+    better: Better
+    value: Value
+    base: Variant | None = None
+    """What it is relative to: the base's results follow those of a variant."""
+
+    def cell(self, readings: Readings, variant: Variant, family: Family, streams: Sequence[str], number: float) -> Cell:
+        """Return the measured number of a variant beside the printed one."""
+        groups = readings.groups(family, variant, streams)
+        if self.base is not None:
+            groups = with_base(groups, readings.groups(family, self.base, streams))
+        return readings.cell(groups, self.value, number)
+
+
+ACCURACY = Quantity("Acc", "higher", accuracy)
+CALIBRATION_ERROR = Quantity("ECE", "lower", calibration_error)
+CORRUPTION_ERROR = Quantity("mCE", "lower", corruption_error, base=SOURCE)
+
+
+def comparison(
+    variants: Sequence[Variant],
+    families: Sequence[str],
+    columns: Sequence[tuple[Quantity, Where]],
+    *,
+    first: str = "Method",
+    ablation: bool = True,
+) -> Draw:
+    """Draw a table: variants in rows, for each family the columns in the order in which the paper prints them.
+
+    The printed numbers are those of the item's first label. ``ablation``: it may be run on fewer corruptions than the
+    main tables.
+    """
+
+    def draw(item: Item, readings: Readings) -> Iterator[Table]:
+        numbers = printed(item.labels[0])
+        cases = [(readings.scale.family(name), *column) for name in families for column in columns]
+        rows = [
+            Row(
+                variant.label,
+                tuple(
+                    quantity.cell(readings, variant, family, domains(family, where, ablation=ablation), number)
+                    for (family, quantity, where), number in zip(cases, numbers[variant.label], strict=True)
+                ),
+                variant.group,
+            )
+            for variant in variants
+        ]
+        headings = [
+            Column(quantity.title, f"{family.title}, {_heading(family, where)}", quantity.better)
+            for family, quantity, where in cases
+        ]
+        yield Table(item.name, item.title, first, tuple(headings), tuple(rows))
+
+    return draw
+
+
+def domains(family: Family, where: Where, *, ablation: bool = True) -> list[str]:
+    """Return the domains that a number is the mean over; ablations have fewer corruptions where a scale has fewer."""
+    if where == "clean":
+        return [CLEAN]
+    if where == "worst":
+        return at_severity(WORST, family.some if ablation else family.corruptions)
+    return [f"{name}/{severity}" for name in family.some for severity in family.severities]
+
+
+def at_severity(severity: int, corruptions: Sequence[str]) -> list[str]:
+    """Return the domains of the corruptions at a severity.
+
+    >>> at_severity(5, ("fog", "snow"))
+    ['fog/5', 'snow/5']
+    """
+    return [f"{name}/{severity}" for name in corruptions]
+
+
+def _heading(family: Family, where: Where) -> str:
+    return {"clean": "clean", "worst": f"severity {WORST}", "average": family.average}[where]
+
+
+def curves(readings: Readings, title: str, y: str, curve: Curve, lines: Mapping[str, Groups]) -> Panel:
+    """Return a panel with a line over batches for each label."""
+    series = [series for label, groups in lines.items() for series in readings.curve(label, groups, curve)]
+    return Panel(title, "batch", y, "line", tuple(series))
+
+
+def sweep(
+    readings: Readings,
+    title: str,
+    axes: tuple[str, str],
+    value: Value,
+    lines: Mapping[str, Sequence[tuple[float | str, Groups]]],
+    kind: Literal["line", "bar"] = "line",
+    *,
+    logarithmic: bool = False,
+) -> Panel:
+    """Return a panel with a line, or bars, for each label: a value for each setting on the x axis."""
+    series = [series for label, points in lines.items() for series in readings.series(label, points, value)]
+    return Panel(title, *axes, kind, tuple(series), logarithmic)
+
+
+def chart(item: Item, *panels: Panel, family: Family | None = None) -> Chart:
+    """Return the chart of an item, or that of one family."""
+    if family is None:
+        return Chart(item.name, item.title, panels)
+    return Chart(f"{item.name}-{family.name}", f"{item.title}, {family.title}", panels)
