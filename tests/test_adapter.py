@@ -44,7 +44,7 @@ def everything(model: AnyAdapter) -> dict[str, Tensor]:
     for name, tensor in [*model.model.module.named_parameters(), *model.model.module.named_buffers()]:
         found[f"module.{name}"] = tensor.detach().clone()
     if model._watch is not None:
-        found |= {f"watch.{name}": value.clone() for name, value in model._watch.state().items()}
+        found |= {f"watch.{name}": value.clone() for name, value in model._watch.snapshot().items()}
     return found
 
 
@@ -349,7 +349,7 @@ def noisy(images: Tensor) -> Tensor:
 RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
     "adaptive": ("cretta", {}),
     "uniform": ("cretta", {"weighting": "uniform", "reference": "batch"}),
-    "renewing": ("cretta", {"buffer": "renewing"}),
+    "callable": ("cretta", {"buffer": "callable"}),
     "tent": ("tent", {}),
     "tent-sgd": ("tent", {"optimizer": "sgd", "steps": 2}),
 }
@@ -360,7 +360,7 @@ def to_resume(name: str, statistics: str) -> AnyAdapter:
     options = dict(options)
     buffer = buffer_of(13)
     if options.pop("buffer", None):
-        buffer = cretta.SourceBuffer(textbook.source_images(13), augment=noisy, renew=True, seed=3)
+        buffer = cretta.SourceBuffer(textbook.source_images(13), augment=noisy, seed=3)
     return adapted(method, buffer=buffer, lr=1e-2, statistics=statistics, guard=QUIET, **options)
 
 
@@ -1662,7 +1662,7 @@ def test_the_global_generator_is_left_alone() -> None:
     torch.manual_seed(3)
     state = torch.get_rng_state()
     model = adapted(
-        "cretta", weighting="uniform", buffer=cretta.SourceBuffer(textbook.source_images(13), augment=noisy, renew=True)
+        "cretta", weighting="uniform", buffer=cretta.SourceBuffer(textbook.source_images(13), augment=noisy)
     )
     for x in textbook.batches():
         model(x)

@@ -101,9 +101,8 @@ def test_cifar100_flips_one_image_in_five() -> None:
 def test_shape_type_and_range_are_kept(name: str, shape: tuple[int, int, int]) -> None:
     height, width, channels = shape
     images = pictures(100, height, width, channels).round(decimals=1)
-    buffer = SourceBuffer(images, augment=name, renew=True)
-    for draw in range(12):
-        after = buffer.batch(0, 100, draw=draw)
+    for seed in range(12):
+        after = SourceBuffer(images, augment=name, seed=seed).batch(0, 100)
         assert after.shape == images.shape
         assert after.dtype == torch.float32
         assert float(after.min()) >= 0
@@ -143,7 +142,7 @@ def test_augmented_images_carry_no_gradient() -> None:
 
 
 def test_a_wrong_shape_is_said() -> None:
-    with pytest.raises(OptionError, match=r"\(2, 3, 8, 8\) into \(2, 3, 4, 8\); it must keep the shape"):
+    with pytest.raises(OptionError, match=r"batch of shape \(2, 3, 8, 8\), got \(2, 3, 4, 8\)"):
         augment.apply(lambda x: x[:, :, ::2], torch.zeros(2, 3, 8, 8), 0)
 
 

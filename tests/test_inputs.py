@@ -49,7 +49,7 @@ def made(method: str, scale: Transform = SCALES["0 to 1"], **options: Any) -> An
 
 
 def everything(model: AnyAdapter) -> dict[str, Tensor]:
-    guard = {f"guard.{n}": t.clone() for n, t in model._watch.state().items()} if model._watch is not None else {}
+    guard = {f"guard.{n}": t.clone() for n, t in model._watch.snapshot().items()} if model._watch is not None else {}
     return model.state() | {f"range.{n}": t.clone() for n, t in model._inputs.state().items()} | guard
 
 
@@ -71,7 +71,7 @@ def test_a_buffer_of_another_size_is_refused(method: str) -> None:
     model = made(method)
     before = everything(model)
     x = nn.functional.interpolate(stream()[0], scale_factor=2)
-    with pytest.raises(BatchError, match=r"samples of shape \(3, 8, 8\), the batch of \(3, 16, 16\); build the buffer"):
+    with pytest.raises(BatchError, match=r"\(3, 8, 8\) in the buffer and \(3, 16, 16\) in the batch; build the buffer"):
         model(x)
     textbook.assert_bits(everything(model), before)
     model(stream()[0])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import textbook
 from cretta.errors import BatchError, ModelError
 from cretta.network import Classifier, copy_sharing_parameters, logits_of
-from cretta.norm import NormStatistics, StreamAverage
+from cretta.normalization import NormStatistics, StreamAverage
 
 
 def classifier(net: nn.Module, statistics: str = "running") -> Classifier:

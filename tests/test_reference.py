@@ -40,8 +40,8 @@ def energies(buffer: SourceBuffer, *, per_sample: bool = True) -> tuple[Referenc
     return ReferenceEnergies(buffer, count, per_sample=per_sample), count
 
 
-def read(reference: ReferenceEnergies, buffer: SourceBuffer, start: int, count: int, draw: int = 0) -> Tensor:
-    return reference(buffer.batch(start, count, draw=draw), start)
+def read(reference: ReferenceEnergies, buffer: SourceBuffer, start: int, count: int) -> Tensor:
+    return reference(buffer.batch(start, count), start)
 
 
 @pytest.mark.parametrize("augment", ["none", "rotate", "cifar100"])
@@ -100,17 +100,6 @@ def test_where_companions_matter_each_batch_is_computed_once() -> None:
         assert count.sizes == [4, 4, 4], f"cycle {cycle}"
     read(reference, buffer, 0, 3)  # a smaller batch has other companions
     assert count.sizes == [4, 4, 4, 3]
-
-
-@pytest.mark.parametrize("per_sample", [True, False])
-def test_a_buffer_that_renews_is_computed_every_time(per_sample: bool) -> None:
-    buffer = SourceBuffer(images(10), renew=True)
-    reference, count = energies(buffer, per_sample=per_sample)
-    for draw in range(4):
-        found = read(reference, buffer, 0, 10, draw=draw)
-        x = buffer.batch(0, 10, draw=draw)
-        torch.testing.assert_close(found, value(x) + (0 if per_sample else x.mean()))
-    assert count.sizes == [10] * 4
 
 
 def test_a_failed_computation_is_not_taken_for_known() -> None:
@@ -194,14 +183,6 @@ def test_with_batch_statistics_each_of_the_cycles_batches_is_computed_once() -> 
     for x in stream(9, 4):
         model(x)
     assert sizes == [4, 4] * 3 + [4] * 6
-
-
-def test_a_renewed_buffer_passes_every_time() -> None:
-    model = adapt(net(), "cretta", buffer=SourceBuffer(images(10), renew=True))
-    sizes = counted(model, "running")
-    for x in stream(5, 4):
-        model(x)
-    assert sizes == [4, 4] * 5
 
 
 @pytest.mark.parametrize("objective", ["pairwise", "target"])

@@ -5,10 +5,10 @@ from cretta.adapter import Adapter
 from cretta.buffer import SourceBuffer
 from cretta.errors import BatchError, BusyError, CrettaError, ModelError, OptionError, StateError
 from cretta.functional import energy
-from cretta.guard import CollapseWarning, Guard
 from cretta.method import Facts, Objective, Options, Record
 from cretta.methods import adapt
 from cretta.methods.cretta import CreTTA
+from cretta.monitor.collapse import CollapseWarning, Guard
 
 __version__ = "0.1.0"
 

@@ -20,12 +20,12 @@ from cretta.accelerate import Backend
 from cretta.buffer import SourceBuffer
 from cretta.errors import BatchError, BusyError, ModelError, OptionError, StateError
 from cretta.functional import energy
-from cretta.guard import Watch
 from cretta.inputs import InputRange
 from cretta.learner import NO_LOGITS, NOT_FINITE, Learner, Mark, parts
 from cretta.method import Facts, Objective, Options, Record
+from cretta.monitor.collapse import CollapseMonitor, CollapseWarning
 from cretta.network import Arguments, Classifier, compiled, copy_sharing_parameters
-from cretta.norm import NormStatistics, StreamAverage, norm_layers, norm_parameter_names, under
+from cretta.normalization import NormStatistics, StreamAverage, norm_layers, norm_parameter_names, under
 from cretta.options import unknown
 from cretta.parameters import FlatParameters
 from cretta.storage import tensorfile
@@ -112,7 +112,7 @@ class Adapter(Learner, Generic[OptionsT]):
             self.begin()
             self.initial = self.state()
             """The state before the first batch."""
-        self._watch = Watch(self.options.guard) if self.options.guard else None
+        self._watch = CollapseMonitor(self.options.guard) if self.options.guard else None
         self._inputs = InputRange(self.buffer if self.facts.source_data else None)
 
     @classmethod
@@ -229,7 +229,7 @@ class Adapter(Learner, Generic[OptionsT]):
             self._unmeasured = x if x.is_floating_point() else None
             self._undo.clear()
             start = self.mark()
-            ways_back = [start.back] + ([self._watch.mark()] if self._watch is not None else [])
+            ways_back = [start.back] + ([self._watch.checkpoint()] if self._watch is not None else [])
             try:
                 counted = self.memory.get("batches")
                 if self.options.episodic:
@@ -264,7 +264,16 @@ class Adapter(Learner, Generic[OptionsT]):
             # Logits from before the update speak of the state before it.
             late = updates > 0 and not reason and self.logits_from == "after"
             judged = self.state() if before is not None and late else before
-            logits, noticed, undone = watch.over(self, x, logits, reference, judged)
+            watch.batches += 1
+            if reference is not None and judged is not None:
+                alarm = watch.check(logits, reference, judged, self.initial)
+                if alarm is not None:
+                    noticed, undone = alarm.message, alarm.restore is not None
+                    if alarm.restore is not None:
+                        self.load(alarm.restore)
+                        logits = self.answer(x)
+                        self.average.seen = {}
+                    warnings.warn(f"batch {watch.batches}: {noticed}", CollapseWarning, stacklevel=3)
         if not bool(torch.isfinite(logits).all()) if undone else reason == NO_LOGITS:
             raise self._without_answer(x)
         values = {"energy": energy(logits, self.options.temperature).mean(), **objective.notes}
@@ -362,14 +371,14 @@ class Adapter(Learner, Generic[OptionsT]):
             self.load(self.initial)
             self._inputs = InputRange(self._inputs.buffer)
             if self._watch is not None:
-                self._watch = Watch(self._watch.guard)
+                self._watch = CollapseMonitor(self._watch.guard)
 
     def save(self, path: str | Path) -> None:
         """Writes everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
         with self._alone():
             state = self.state() | {f"range.{name}": value for name, value in self._inputs.state().items()}
             if self._watch is not None:
-                state |= {f"guard.{name}": value for name, value in self._watch.state().items()}
+                state |= {f"guard.{name}": value for name, value in self._watch.snapshot().items()}
             tensorfile.write(path, state, self._description())
 
     def restore(self, path: str | Path) -> None:
@@ -401,7 +410,7 @@ class Adapter(Learner, Generic[OptionsT]):
             self.load(state)
             self._inputs.load(inputs, self.generator.device)
             if self._watch is not None:
-                self._watch.load(guard, self.generator.device)
+                self._watch.restore(guard, self.generator.device)
 
     def clone(self, **options: Any) -> Self:
         """Return an independent adapter of the same method, network, buffer and state, with some ``options`` changed.
@@ -416,7 +425,7 @@ class Adapter(Learner, Generic[OptionsT]):
             clone.load(self.state())
             clone._inputs.load(self._inputs.state(), self.generator.device)
             if self._watch is not None and clone._watch is not None:
-                clone._watch.load(self._watch.state(), self.generator.device)
+                clone._watch.restore(self._watch.snapshot(), self.generator.device)
             return clone
 
     def networks(self) -> Iterator[nn.Module]:

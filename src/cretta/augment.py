@@ -1,4 +1,4 @@
-"""Augmentations of source images, by name: kornia's, drawn from a seed of their own."""
+"""Augmentations of source images, by name; kornia's, with random numbers from their own seed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Augmentation = Callable[[Tensor], Tensor]
 
 AUGMENTATIONS = ("none", "rotate", "cifar100")
 LOCK = threading.RLock()
-"""Held by whoever uses the global generator, or fills what a buffer keeps: a buffer may serve several threads."""
+"""Held while the global generator is used or a buffer's cache is filled: a buffer may serve several threads."""
 ROTATION = 15.0
 """Degrees. The paper names its transformations and their probabilities, not their strengths."""
 
 
 def by_name(name: str, height: int, width: int) -> Augmentation | None:
-    """The augmentation called ``name`` for images of the given size; None for 'none'."""
+    """Return the augmentation called ``name`` for images of this size; None for 'none'."""
     if name not in AUGMENTATIONS:
         raise unknown("augmentation", name, AUGMENTATIONS)
     if name == "none":
@@ -33,7 +33,7 @@ def by_name(name: str, height: int, width: int) -> Augmentation | None:
     if name == "rotate":
         rotate: Augmentation = K.RandomRotation(ROTATION, p=1.0)
         return rotate
-    most = K.ImageSequential(
+    sequence = K.ImageSequential(
         K.RandomHorizontalFlip(p=0.2),
         K.RandomRotation(ROTATION, p=0.2),
         K.RandomAffine(degrees=0.0, translate=(0.1, 0.1), scale=(0.9, 1.1), p=0.2),
@@ -42,8 +42,8 @@ def by_name(name: str, height: int, width: int) -> Augmentation | None:
     crop = K.RandomCrop((height, width), padding=max(1, min(height, width) // 8))
 
     def all_five(images: Tensor) -> Tensor:
-        images = most(images)
-        # kornia's RandomCrop would draw its p once for the whole batch.
+        images = sequence(images)
+        # kornia's RandomCrop would draw once per batch, not once per image.
         cropped = torch.rand(len(images)).to(images.device) < 0.2
         return torch.where(cropped.view(-1, 1, 1, 1), crop(images), images)
 
@@ -51,7 +51,7 @@ def by_name(name: str, height: int, width: int) -> Augmentation | None:
 
 
 def apply(augmentation: Augmentation, images: Tensor, *seed: int) -> Tensor:
-    """Augments with random numbers that depend on ``seed`` alone; the global generator stays as it was."""
+    """Augment with random numbers that depend on ``seed`` alone; the global generator stays unchanged."""
     digest = hashlib.sha256(repr(seed).encode()).digest()
     with LOCK:
         state = torch.default_generator.get_state()
@@ -63,8 +63,6 @@ def apply(augmentation: Augmentation, images: Tensor, *seed: int) -> Tensor:
         finally:
             torch.default_generator.set_state(state)
     if not isinstance(augmented, Tensor) or augmented.shape != images.shape:
-        what = tuple(augmented.shape) if isinstance(augmented, Tensor) else type(augmented).__name__
-        raise OptionError(
-            f"the augmentation turned a batch of {tuple(images.shape)} into {what}; it must keep the shape."
-        )
+        got = tuple(augmented.shape) if isinstance(augmented, Tensor) else type(augmented).__name__
+        raise OptionError(f"expected the augmentation to return a batch of shape {tuple(images.shape)}, got {got}.")
     return augmented

@@ -16,7 +16,8 @@ from torch import Tensor
 from cretta.errors import OptionError
 
 
-def _at_least_single(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return ``x`` in float32 if it has half precision, else as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
@@ -28,7 +29,7 @@ def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """
     if not temperature > 0:
         raise OptionError(f"temperature={temperature!r}: must be a number above 0; 1.0 is the paper's value.")
-    scaled = _at_least_single(logits) / temperature
+    scaled = at_least_float32(logits) / temperature
     return -temperature * torch.logsumexp(scaled, dim=-1)
 
 
@@ -38,7 +39,7 @@ def entropy(logits: Tensor) -> Tensor:
     >>> entropy(torch.tensor([[0.0, 0.0]]))
     tensor([0.6931])
     """
-    log_p = F.log_softmax(_at_least_single(logits), dim=-1)
+    log_p = F.log_softmax(at_least_float32(logits), dim=-1)
     p = log_p.exp()
     # 0 · log 0 is 0, for a class ruled out by a logit of -inf too.
     return -(p * log_p.masked_fill(p == 0, 0)).sum(dim=-1)

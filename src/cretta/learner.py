@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cretta.errors import ModelError, StateError
 from cretta.method import Options
-from cretta.norm import StreamAverage
+from cretta.normalization import StreamAverage
 from cretta.parameters import FlatParameters
 
 NOT_FINITE = "the loss, its gradient or the logits after the update are not finite"

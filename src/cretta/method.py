@@ -9,8 +9,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from cretta.errors import OptionError
-from cretta.guard import Guard
-from cretta.norm import STATISTICS
+from cretta.monitor.collapse import Guard
+from cretta.normalization import STATISTICS
 from cretta.options import OptionSet, choice, flag, integer, number, option, texts
 
 OPTIMIZERS = ("adam", "adamw", "sgd")

@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from cretta.accelerate import Accelerator, Backend
 from cretta.errors import BatchError, ModelError
-from cretta.norm import NormStatistics, Role
+from cretta.normalization import NormStatistics, Role
 
 
 def copy_sharing_parameters(net: nn.Module, own: Iterable[str] = ()) -> nn.Module:

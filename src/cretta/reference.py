@@ -1,4 +1,4 @@
-"""Energies of source samples under the frozen source model: computed once and kept."""
+"""Energies of source samples under the frozen source model: computed once and cached."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cretta.buffer import BLOCK, SourceBuffer
 class ReferenceEnergies:
     """E_φ(x_s) of buffer samples.
 
-    What cannot change is kept: for each sample, or, where batch statistics tie a sample's energy to its
-    companions, for each batch. Samples are computed by fixed blocks, so that a value does not depend on the
-    order of reading, and nothing here need be saved. A buffer that renews its augmentation is computed anew.
+    Energies are cached per sample, or per batch where batch statistics make a sample's energy depend on the other
+    samples. Samples are computed in fixed blocks, so that a value does not depend on the order of reading, and the
+    cache need not be saved.
     """
 
     def __init__(self, buffer: SourceBuffer, energy_of: Callable[[Tensor], Tensor], *, per_sample: bool) -> None:
@@ -24,12 +24,10 @@ class ReferenceEnergies:
         self._per_sample = per_sample
         self._batches: dict[tuple[int, int], Tensor] = {}
         self._samples: Tensor | None = None
-        self._known: set[int] = set()
+        self._cached_blocks: set[int] = set()
 
     def __call__(self, images: Tensor, start: int) -> Tensor:
-        """Energies of ``images``, which are the buffer's from ``start`` on."""
-        if self._buffer.renews:
-            return self._energy_of(images)
+        """Return the energies of ``images``, which are the buffer's from ``start`` on."""
         if not self._per_sample:
             key = (start, len(images))
             if key not in self._batches:
@@ -37,12 +35,12 @@ class ReferenceEnergies:
             return self._batches[key]
         size = len(self._buffer)
         index = torch.arange(start, start + len(images)) % size
-        for block in {i // BLOCK for i in index.tolist()} - self._known:
+        for block in {i // BLOCK for i in index.tolist()} - self._cached_blocks:
             first = block * BLOCK
-            found = self._energy_of(self._buffer.batch(first, min(BLOCK, size - first), like=images))
+            energies = self._energy_of(self._buffer.batch(first, min(BLOCK, size - first), like=images))
             if self._samples is None:
-                self._samples = found.new_empty(size)
-            self._samples[first : first + len(found)] = found
-            self._known.add(block)
+                self._samples = energies.new_empty(size)
+            self._samples[first : first + len(energies)] = energies
+            self._cached_blocks.add(block)
         assert self._samples is not None
         return self._samples[index.to(images.device)]

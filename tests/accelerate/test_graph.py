@@ -18,7 +18,7 @@ from cretta.accelerate import accelerator
 from cretta.accelerate.graph import rewrite
 from cretta.models import ResNet, WideResNet
 from cretta.network import Classifier, copy_sharing_parameters
-from cretta.norm import NormStatistics, StreamAverage, norm_parameter_names
+from cretta.normalization import NormStatistics, StreamAverage, norm_parameter_names
 
 Way = Callable[[Any, Tensor], Any]
 WIDTH = 48

@@ -76,10 +76,10 @@ def test_folders_scaled_to_what_the_model_takes(tmp_path: Path) -> None:
     assert "2; images of each: 2" in told
     assert "█" not in told
     flat = tmp_path / "train" / "cat"
-    told = done("build", flat, "--output", output, "--size", 2, "--image-size", "8x9", "--overwrite", "--renew")
+    told = done("build", flat, "--output", output, "--size", 2, "--image-size", "8x9", "--overwrite")
     assert "2, each 3 x 8 x 9" in told
     assert "not known" in told
-    assert "rotate, anew at every use" in told
+    assert "rotate, once" in told
 
 
 def test_a_buffer_with_an_augmentation_of_ones_own(tmp_path: Path) -> None:

@@ -254,31 +254,6 @@ def test_reference_energies_of_the_source_are_computed_once() -> None:
     assert len(counted(buffer, 3, predict="before")[2]) == 3
 
 
-def noisy(images: Tensor) -> Tensor:
-    return images + torch.randn(images.shape, dtype=images.dtype)
-
-
-def test_a_renewing_buffer_is_asked_each_time() -> None:
-    buffer = cretta.SourceBuffer(textbook.source_images(16), augment=noisy, renew=True)
-    assert all(len(batch) == 5 for batch in counted(buffer, 4))
-
-
-@pytest.mark.parametrize("reference", ["running", "batch"])
-def test_renewed_images_meet_their_own_reference_energies(reference: str) -> None:
-    """With θ = φ in all but statistics, energies of other draws would show as noise in w."""
-    net, images = textbook.small_net(dtype=DOUBLE), textbook.source_images(8, dtype=DOUBLE)
-    x = textbook.batches((8,), dtype=DOUBLE)[0]
-    buffer = cretta.SourceBuffer(images, augment=noisy, renew=True, seed=5)
-    model = cretta.CreTTA(net, buffer, reference=reference, lr=1e-9)
-    for draw in range(3):
-        drawn = buffer.batch(0, 8, draw=draw, like=x)
-        if draw:
-            assert not torch.equal(drawn, buffer.batch(0, 8, draw=draw - 1, like=x))
-        expected = textbook.cretta(net, [x], drawn, reference=reference, lr=1e-9)
-        model(x)
-        assert model.last.loss == pytest.approx(expected.losses[0], rel=1e-6)
-
-
 def test_the_augmentation_option_overrides_the_buffers_own() -> None:
     images = torch.rand(8, 3, textbook.SIDE, textbook.SIDE, generator=torch.Generator().manual_seed(0))
     buffer = cretta.SourceBuffer(images, augment="rotate")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import TaskID
 from rich.table import Table
 
 from cretta.augment import AUGMENTATIONS
@@ -45,7 +46,6 @@ def build(
     augment: Annotated[
         str, typer.Option(help="How images are changed when they are used: none, rotate or cifar100.")
     ] = "rotate",
-    renew: Annotated[bool, typer.Option("--renew", help="Augment anew at every use, not once.")] = False,
     image_size: Annotated[
         str | None,
         typer.Option(
@@ -109,10 +109,15 @@ def build(
                 std=values[1],
                 device=given.device(device),
             ).net
-        with share_bar() as progress:
-            buffer = SourceBuffer.sample(
-                images, share, select, seed, model=net, augment=augment, renew=renew, progress=progress.track
-            )
+        with share_bar() as bar:
+            tasks: dict[str, TaskID] = {}
+
+            def report(description: str, done: int, total: int) -> None:
+                if description not in tasks:
+                    tasks[description] = bar.add_task(description, total=total)
+                bar.update(tasks[description], completed=done)
+
+            buffer = SourceBuffer.sample(images, share, select, seed, model=net, augment=augment, progress=report)
         buffer.save(output)
         console.print(_table(buffer, output))
         console.print(f"Buffer: {output}", soft_wrap=True)
@@ -141,8 +146,7 @@ def _table(buffer: SourceBuffer, file: Path) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     shape = " x ".join(map(str, buffer.images.shape[1:]))
     table.add_row("images", f"{len(buffer)}, each {shape} of {str(buffer.images.dtype).removeprefix('torch.')}")
-    how = "anew at every use" if buffer.renews else "once"
-    table.add_row("augmented", "not at all" if buffer.augment == "none" else f"{buffer.augment}, {how}")
+    table.add_row("augmented", "not at all" if buffer.augment == "none" else f"{buffer.augment}, once")
     table.add_row("seed", str(buffer.seed))
     table.add_row("file", f"{file.stat().st_size / 1000:.0f} kB")
     counts = Counter([] if buffer.labels is None else buffer.labels.tolist())

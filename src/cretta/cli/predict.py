@@ -23,8 +23,8 @@ from cretta.data import FileDataset, ImageDataset, embedded
 from cretta.data.folder import class_file, some, subfolders
 from cretta.data.folder import class_names as read_class_names
 from cretta.errors import OptionError
-from cretta.guard import CollapseWarning
 from cretta.models.opened import Opened, open_model
+from cretta.monitor.collapse import CollapseWarning
 from cretta.options import unknown
 from cretta.predict import Summary, open_images
 from cretta.predict import predict as run

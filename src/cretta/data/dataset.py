@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ CHUNK = 16
 """Images that a thread takes at once, at most; of few images fewer, so that all threads have work until the end."""
 
 
+@runtime_checkable
 class ImageDataset(Protocol):
     """What every dataset here offers. Labels are known without decoding an image; -1 throughout if there are none."""
 

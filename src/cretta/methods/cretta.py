@@ -15,7 +15,7 @@ from cretta.augment import AUGMENTATIONS
 from cretta.errors import OptionError
 from cretta.functional import energy
 from cretta.method import Facts, Objective, Options
-from cretta.norm import Role
+from cretta.normalization import Role
 from cretta.options import choice, flag, number
 from cretta.reference import ReferenceEnergies
 
@@ -117,7 +117,7 @@ class CreTTA(Adapter[CreTTAOptions]):
             lambda images: self._frozen_energy(images, "source"),
             per_sample=self._reference_statistics == "running",
         )
-        self.memory |= {"cursor": torch.tensor(0), "draw": torch.tensor(0)}
+        self.memory["cursor"] = torch.tensor(0)
 
     def objective(self, x: Tensor) -> Objective:
         """Eq. 4, or the variant asked for, on the batch and as many source samples."""
@@ -203,9 +203,8 @@ class CreTTA(Adapter[CreTTAOptions]):
     def _from_buffer(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The next source samples, as many as ``x`` has or a share of that, and, if wanted, their E_φ."""
         assert self.buffer is not None
-        start, draw = int(self.memory["cursor"]), int(self.memory["draw"])
+        start = int(self.memory["cursor"])
         count = math.ceil(len(x) * self.options.source_fraction)
         self.memory["cursor"] = torch.tensor((start + count) % len(self.buffer))
-        self.memory["draw"] = torch.tensor(draw + 1)
-        images = self.buffer.batch(start, count, draw=draw, like=x)
+        images = self.buffer.batch(start, count, like=x)
         return images, self._reference_source(images, start) if self._residual else None

@@ -23,7 +23,7 @@ from cretta.data import ArrayDataset, ImageDataset
 from cretta.errors import OptionError, StateError
 from cretta.metrics import BatchScores
 from cretta.models.weights import WEIGHTS
-from cretta.norm import norm_layers
+from cretta.normalization import norm_layers
 from cretta.storage import atomic_write, tensorfile
 from cretta.training.augmix import augmix
 from cretta.training.recipe import Recipe

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import cretta
 import textbook
 from cretta.errors import BatchError, ModelError
-from cretta.norm import STATISTICS, norm_layers, norm_parameter_names
+from cretta.normalization import STATISTICS, norm_layers, norm_parameter_names
 
 DOUBLE = torch.float64
 ALPHA = 0.3

@@ -1,4 +1,4 @@
-"""Normalisation layers: which they are, and whose statistics they use."""
+"""Normalization layers: which they are, and which statistics they use."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from cretta.errors import ModelError
+from cretta.functional import at_least_float32
 
 Role = Literal["target", "source", "probe"]
-"""A batch of the stream; source samples, or others not of the stream; a batch of it once more, by way of trial."""
+"""What a batch is: one of the stream; source or generated samples; a batch of the stream again (``probe``).
+
+Only a ``target`` batch updates the moving statistics; ``source`` is mixed with training's statistics, not the stream's.
+"""
 STATISTICS = ("batch", "running", "mixture", "moving")
 NORM_LAYERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def norm_layers(net: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every normalisation layer of ``net`` by name; a layer used in two places comes once."""
+    """Return every normalization layer of ``net`` by name; a layer that is used twice comes once."""
     return ((name, module) for name, module in net.named_modules() if isinstance(module, NORM_LAYERS))
 
 
 def under(name: str, prefixes: tuple[str, ...]) -> bool:
-    """Whether ``name`` is one of ``prefixes`` or belongs to a module of that name."""
+    """Return whether ``name`` is one of ``prefixes`` or belongs to a module of that name."""
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
 
 
 def norm_parameter_names(net: nn.Module, skip: tuple[str, ...] = ()) -> list[str]:
-    """Names of all γ and β, without the layers whose name is, or lies under, a name in ``skip``."""
+    """Return the names of all γ and β, without layers that are named in ``skip`` or belong to a module named there."""
     names: dict[int, str] = {}
     for layer, module in norm_layers(net):
         if not under(layer, skip):
@@ -39,14 +43,14 @@ def norm_parameter_names(net: nn.Module, skip: tuple[str, ...] = ()) -> list[str
 
 
 class StreamAverage:
-    """The moving average of BatchNorm statistics over one stream, a (mean, variance) for each layer."""
+    """The moving average of BatchNorm statistics over one stream: (mean, variance) per layer."""
 
     def __init__(self) -> None:
         self.values: dict[str, tuple[Tensor, Tensor]] = {}
         self.seen: dict[str, tuple[Tensor, Tensor]] = {}
 
     def commit(self) -> None:
-        """Makes the statistics of the stream's last forward the average, unless they overflowed."""
+        """Make the statistics of the last forward pass of the stream the average, unless they overflowed."""
         flat = [value for pair in self.seen.values() for value in pair]
         if flat and bool(torch.isfinite(torch.cat(flat)).all()):
             self.values.update(self.seen)
@@ -54,11 +58,11 @@ class StreamAverage:
 
 
 class NormStatistics:
-    """Decides what the BatchNorm layers of ``net``, which must be our own copy, normalise with.
+    """Sets the statistics that the BatchNorm layers of ``net`` normalize with; ``net`` is changed, so pass a copy.
 
-    ``batch``: the batch at hand. ``running``: training's statistics. ``mixture``: α · batch + (1 - α) ·
-    running. ``moving``: the same with, in the place of running, an average that started there and follows
-    the stream. A source batch is not part of the stream: it is mixed with training's statistics.
+    ``batch``: those of the current batch. ``running``: those of training. ``mixture``: α · batch + (1 - α) · running.
+    ``moving``: the same, with a moving average that starts at the running statistics and follows the stream instead of
+    them. A source batch is not part of the stream: it is mixed with training's statistics.
     """
 
     def __init__(self, net: nn.Module, statistics: str, batch_weight: float, average: StreamAverage) -> None:
@@ -81,26 +85,28 @@ class NormStatistics:
     def _use_training_statistics(self, name: str, module: _BatchNorm, statistics: str) -> None:
         if module.running_mean is None or module.running_var is None:
             raise ModelError(
-                f"{statistics!r} statistics are asked for, but BatchNorm layer {name!r} was built with "
-                "track_running_stats=False and has none; use statistics='batch', and reference='batch' with CreTTA."
+                f"expected running statistics for statistics={statistics!r}, got none: BatchNorm layer {name!r} was "
+                "built with track_running_stats=False; use statistics='batch', and reference='batch' with CreTTA."
             )
         if self._moving:
-            self._average.values.setdefault(name, (_float(module.running_mean), _float(module.running_var)))
+            self._average.values.setdefault(
+                name, (at_least_float32(module.running_mean), at_least_float32(module.running_var))
+            )
         if statistics != "running":
             _transform_input(module, self._blend(name, module))
 
     def _blend(self, name: str, module: _BatchNorm) -> Callable[[Tensor], Tensor]:
-        """A function that shifts and scales a layer's input so that its own statistics amount to the blend.
+        """Return a function that shifts and scales a layer's input so that its own statistics amount to the blend.
 
-        Working on the input keeps every subclass of BatchNorm whole (some fuse an activation) and lets
-        gradients through the batch's share of the statistics.
+        Working on the input supports every subclass of BatchNorm (some fuse an activation) and lets gradients flow
+        through the batch's share of the statistics.
         """
 
         def blend(x: Tensor) -> Tensor:
             assert module.running_mean is not None
             assert module.running_var is not None
-            variance, mean = torch.var_mean(_float(x), [a for a in range(x.dim()) if a != 1], correction=0)
-            running_mean, running_variance = _float(module.running_mean), _float(module.running_var)
+            variance, mean = torch.var_mean(at_least_float32(x), [a for a in range(x.dim()) if a != 1], correction=0)
+            running_mean, running_variance = at_least_float32(module.running_mean), at_least_float32(module.running_var)
             in_stream = self._moving and self.role != "source"
             base = self._average.values[name] if in_stream else (running_mean, running_variance)
             mean = torch.lerp(base[0], mean, self._batch_weight)
@@ -116,21 +122,20 @@ class NormStatistics:
 
 
 def _transform_input(layer: nn.Module, transform: Callable[[Tensor], Tensor]) -> None:
-    """Lets ``transform`` have a layer's input before the layer does, given by position or by name."""
+    """Apply ``transform`` to a layer's input before the layer runs; the input is passed by position or by name."""
 
-    def hook(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if given:
-            return (transform(given[0]), *given[1:]), named
-        return given, {**named, "input": transform(named["input"])}
+    def hook(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args:
+            return (transform(args[0]), *args[1:]), named
+        return args, {**named, "input": transform(named["input"])}
 
     layer.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def _avoid_channels_last(x: Tensor) -> Tensor:
-    """PyTorch 2.13 on the CPU crashes in GroupNorm's backward for channels-last input that needs no gradient."""
-    dangerous = torch.is_grad_enabled() and not x.requires_grad and x.device.type == "cpu"
-    return x.contiguous() if dangerous else x
+    """Return ``x`` contiguous where PyTorch 2.13 crashes.
 
-
-def _float(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    On the CPU, GroupNorm's backward pass does so for channels-last input that needs no gradient.
+    """
+    crashes = torch.is_grad_enabled() and not x.requires_grad and x.device.type == "cpu"
+    return x.contiguous() if crashes else x
