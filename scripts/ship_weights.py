@@ -15,6 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from cretta.data.cifar import CIFAR10_CLASSES
 from cretta.models.weights import build, load, load_checkpoint
 
 SHIPPED = Path(__file__).resolve().parents[1] / "src" / "cretta" / "models" / "shipped"
@@ -33,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="float32 .safetensors of the trained network")
     parser.add_argument("--name", default="wrn-40-2-cifar10", help="architecture-dataset")
+    parser.add_argument("--class-names", nargs="+", default=CIFAR10_CLASSES, help="in the order of the logits")
     arguments = parser.parse_args()
 
     name: str = arguments.name
@@ -51,6 +53,7 @@ def main() -> None:
     index = json.loads(listing.read_text("utf-8")) if listing.exists() else {}
     index[name] = {
         "architecture": architecture,
+        "class_names": arguments.class_names,
         "classes": classes,
         "file": file.name,
         "sha256": hashlib.sha256(content).hexdigest(),

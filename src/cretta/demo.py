@@ -9,9 +9,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from cretta.bench import BatchRow, Benchmark, Buffer, Measures, Result, Run, Workshop, product
-from cretta.bench.benchmarks import split
 from cretta.bench.result import measures
 from cretta.data import CORRUPTIONS, ArrayDataset, ImageDataset, corrupted, embedded
+from cretta.data.domains import parse_domain
 from cretta.errors import OptionError
 from cretta.report.content import Better, Cell, Chart, Column, Panel, Row, Series, Table
 
@@ -84,10 +84,9 @@ def plan(
     def shifted(domain: str) -> ImageDataset:
         indices = np.arange(starts[domain], starts[domain] + images) % len(test)
         part = ArrayDataset(test.name, test.images[indices], test.labels[indices], test.classes)
-        return corrupted(part, *split(domain))
+        return corrupted(part, *parse_domain(domain))
 
-    title = "CIFAR-10, the embedded slice"
-    benchmark = Benchmark(NAME, title, lambda: test, lambda: embedded("train"), shifted, CORRUPTIONS)
+    benchmark = Benchmark(NAME, lambda: test, lambda: embedded("train"), shifted, CORRUPTIONS)
     base = Run(
         data=NAME,
         domains=streams[0],

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from cretta.cli import app
 from cretta.cli.data import data_app
-from cretta.data import catalogue, cifar, fetch, pacs
-from cretta.data.catalogue.entries import ENTRIES
+from cretta.data import cifar, fetch, pacs
+from cretta.data.registry import RELEASES, release
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
@@ -27,8 +27,8 @@ def run(*arguments: object) -> tuple[int, str, str]:
 def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """CIFAR-10 as published, with 20 images where it has 10 000; no MD5 of files is known."""
     monkeypatch.setattr(cifar, "BATCH", 20)
-    entry = replace(catalogue.entry("cifar10"), files={})
-    monkeypatch.setitem(ENTRIES, "cifar10", entry)
+    record = replace(release("cifar10"), file_md5={}, images={"train": 100, "test": 20})
+    monkeypatch.setitem(RELEASES, "cifar10", record)
     folder = tmp_path / "at hand" / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 def test_list_shows_what_there_is_and_what_is_here(root: Path) -> None:
     code, shown, _ = run("list", "--root", root)
     assert code == 0
-    assert [line.split()[0] for line in shown.splitlines()[2:11]] == list(catalogue.names())
+    assert [line.split()[0] for line in shown.splitlines()[2:11]] == list(RELEASES)
     assert all(line.rstrip().endswith(" -") for line in shown.splitlines()[2:11])
     for word in ("170.5 MB", "66.0 GB", "by hand", "cretta data get NAME"):
         assert word in shown
@@ -70,23 +70,23 @@ def test_list_fits_a_terminal_with_everything_here(root: Path) -> None:
     assert max(map(len, lines)) <= 80
     rows = {line.split()[0]: line.rstrip().split("  ")[-1] for line in lines[1:10]}
     assert rows["cifar10"] == "cifar-10-batches-bin"
-    assert rows["tiny-imagenet-200"] == "tiny-imagenet-200"
+    assert rows["tiny-imagenet"] == "tiny-imagenet-200"
     assert rows["imagenet"] == "imagenet/val"
     assert rows["imagenet-c"] == "in part"
     assert rows["pacs"] == "-"
     assert "…" not in shown
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", RELEASES)
 def test_show_tells_all(name: str, root: Path) -> None:
     code, shown, _ = run("show", name, "--root", root)
     assert code == 0
-    entry = catalogue.entry(name)
+    record = release(name)
     flat = " ".join(shown.split())
-    for said in (entry.page, entry.terms, *(archive.md5 for archive in entry.archives), entry.by_hand):
+    for said in (record.page, record.license, *(archive.md5 for archive in record.archives), record.manual):
         assert said in flat
-    assert f'catalogue.place("{name}")' in flat
-    assert entry.read.split("(")[0] in flat
+    assert f'dataset_path("{name}")' in flat
+    assert record.example.split("(")[0] in flat
     assert max(map(len, shown.replace(str(root), "").splitlines())) <= 80
 
 
@@ -105,8 +105,8 @@ def test_get_from_a_folder_then_check_then_list(cifar10: Path, root: Path) -> No
     assert code == 0
     lines = [line.split() for line in said.splitlines()]
     assert lines[0] == ["cifar10", *str(root / cifar10.name).split()]
-    assert lines[1] == "train 100 images, 10 a class whole".split()  # noqa: SIM905
-    assert lines[2] == "test 20 images, 2 a class whole".split()  # noqa: SIM905
+    assert lines[1] == "train 100 images, 10 per class complete".split()  # noqa: SIM905
+    assert lines[2] == "test 20 images, 2 per class complete".split()  # noqa: SIM905
     assert re.search(rf"cifar10 .* {cifar10.name}", run("list", "--root", root)[1])
 
 
@@ -116,8 +116,8 @@ def test_check_tells_what_is_wrong(cifar10: Path, root: Path) -> None:
     code, said, _ = run("check", "cifar10", "--root", root)
     assert code == 1
     assert "data_batch_4 of" in " ".join(said.split())
-    assert "broken" in said
-    assert re.search(r"test +20 images, 2 a class +whole", said)
+    assert "damaged" in said
+    assert re.search(r"test +20 images, 2 per class +complete", said)
 
 
 def test_check_of_a_part_of_a_dataset(root: Path, tmp_path: Path) -> None:
@@ -139,18 +139,18 @@ def test_check_where_nothing_is(root: Path) -> None:
     assert said == f"No dataset is in {root}. Get one with: cretta data get NAME\n"
     code, said, _ = run("check", "cifar10", "--root", root)
     assert code == 1
-    assert "cifar10 is not there: looked for" in said
+    assert "cifar10 is not there: expected" in said
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["get", "mnist"], "no dataset 'mnist': give one of cifar10"),
-        (["show", "mnist"], "no dataset 'mnist'"),
-        (["check", "mnist"], "no dataset 'mnist'"),
+        (["get", "mnist"], "unknown dataset 'mnist'. Allowed: cifar10"),
+        (["show", "mnist"], "unknown dataset 'mnist'"),
+        (["check", "mnist"], "unknown dataset 'mnist'"),
         (["get", "cifar10", "--from", "/gone"], "/gone is not there: give an archive"),
         (["get", "imagenet"], "an account at https://image-net.org"),
-        (["get", "cifar10", "mnist"], "no dataset 'mnist'"),
+        (["get", "cifar10", "mnist"], "unknown dataset 'mnist'"),
     ],
 )
 def test_bad_requests_to_data_get_a_message(arguments: list[str], said: str, root: Path) -> None:
@@ -182,7 +182,7 @@ def test_an_interruption_says_that_it_continues(root: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(fetch, "get", get)
     code, said, _ = run("get", "cifar10", "--root", root)
-    assert (code, said) == (130, "Stopped. The same command continues from here.\n")
+    assert (code, said) == (130, "Stopped. Run the same command again to continue.\n")
 
 
 def test_help_teaches() -> None:

@@ -67,7 +67,7 @@ def test_what_is_missing_is_said_and_the_rest_is_shown() -> None:
     assert code == 0, output + wrong
     told = " ".join(output.split())
     assert "cretta data get cifar100" in told
-    assert "cretta data get tiny-imagenet-200" in told
+    assert "cretta data get tiny-imagenet" in told
     with Path("results/paper-smoke/source-model.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["column_group"].partition(",")[0] for row in rows} == {"CIFAR10-C"}

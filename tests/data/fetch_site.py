@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from cretta.data import fetch, numpy_file
-from cretta.data.catalogue import Archive, Entry, Part
 from cretta.data.fetch import Patience, get
+from cretta.data.releases import Archive, Release
 from processes import LONG
 
 HURRY = Patience(connect=LONG / 2, stall=LONG / 2, pause=0.02, attempts=3)
@@ -172,24 +172,22 @@ def is_toy(folder: Path) -> bool:
     return (folder / "labels.npy").is_file()
 
 
-def toy_parts(path: Path) -> list[Part]:
-    return [Part("all", [lambda: numpy_file(path / "images.npy", path / "labels.npy", classes=("a", "b"))], 2, 8, 4)]
-
-
-def toy(*archives: Archive, **changes: Any) -> Entry:
+def toy(*archives: Archive, **changes: Any) -> Release:
     fields: dict[str, Any] = {
         "name": "toy",
-        "title": "eight",
+        "contents": "eight",
         "folder": "Toy",
         "archives": archives,
-        "marks": is_toy,
-        "parts": toy_parts,
-        "read": "",
+        "is_present": is_toy,
+        "open": lambda path, part, size: numpy_file(path / "images.npy", path / "labels.npy", classes=("a", "b")),
+        "classes": 2,
+        "images": {"all": 8},
+        "example": "",
         "page": "",
-        "terms": "",
-        "room": 1000,
+        "license": "",
+        "unpacked_size": 1000,
     }
-    return Entry(**fields | changes)
+    return Release(**fields | changes)
 
 
 def toy_folder(folder: Path, images: int = 8) -> Path:
@@ -241,7 +239,7 @@ def assert_toy(home: Path) -> None:
     assert np.load(home / "Toy" / "labels.npy").tolist() == [0, 1] * 4
 
 
-def told(entry: Entry, home: Path, source: Path) -> str:
+def told(entry: Release, home: Path, source: Path) -> str:
     said: list[str] = []
     get(entry, root=home, source=source, say=said.append)
     return said[-1]

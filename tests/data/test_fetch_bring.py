@@ -10,9 +10,10 @@ import pytest
 from fetch_site import archived, assert_toy, listed, md5, told, toy, toy_folder
 from PIL import Image
 
-from cretta.data import catalogue, cifar, cifar10, cifar100, imagenet, pacs
-from cretta.data.catalogue import Archive
+from cretta.data import CORRUPTIONS, cifar, cifar10, cifar100, imagenet, pacs
 from cretta.data.fetch import get
+from cretta.data.registry import dataset_path, release
+from cretta.data.releases import Archive
 from cretta.errors import StateError
 
 content, home = fetch_site.content, fetch_site.home
@@ -124,6 +125,7 @@ def test_imagenet_is_sorted_into_classes(
 ) -> None:
     monkeypatch.setattr(imagenet, "CLASSES", 2)
     wnids = ["n01440764", "n01443537", "n01440764"]
+    record = replace(release("imagenet"), classes=2)
     stems = [f"ILSVRC2012_val_0000000{number}" for number in (1, 2, 3)]
     downloads = tmp_path / "downloads"
     downloads.mkdir()
@@ -140,10 +142,10 @@ def test_imagenet_is_sorted_into_classes(
     (downloads / f"list.{form if form != 'none' else 'txt'}").write_text(lines[form])
     if form == "none":
         with pytest.raises(StateError, match=r"not sorted by class: put a list beside .*LOC_val_solution\.csv"):
-            get("imagenet", root=home, source=downloads / "val.tar")
+            get(record, root=home, source=downloads / "val.tar")
         assert listed(home) == set()
         return
-    found = get("imagenet", root=home, source=downloads / "val.tar")
+    found = get(record, root=home, source=downloads / "val.tar")
     assert found == home / "imagenet"
     dataset = imagenet.imagenet_validation(found)
     assert [(file.stem, int(label)) for file, label in zip(dataset.files, dataset.labels, strict=True)] == [
@@ -159,19 +161,20 @@ def test_imagenet_c_may_come_in_parts(home: Path, tmp_path: Path, monkeypatch: p
         for severity in range(1, 6):
             jpeg(tmp_path / group / corruption / str(severity) / "n01440764" / "a.JPEG")
         (tmp_path / f"my-{group}.tar").write_bytes(archived(tmp_path / group, name="."))
-    said = told(catalogue.entry("imagenet-c"), home, tmp_path / "my-noise.tar")
+    record = replace(release("imagenet-c"), classes=1, images=dict.fromkeys(CORRUPTIONS, 1))
+    said = told(record, home, tmp_path / "my-noise.tar")
     assert "read and counted shot_noise; NOT the whole dataset: gaussian_noise is not there" in said
-    get("imagenet-c", root=home, source=tmp_path / "my-blur.tar")
+    get(record, root=home, source=tmp_path / "my-blur.tar")
     assert listed(home / "ImageNet-C") == {"shot_noise", "zoom_blur"}
     assert len(imagenet.imagenet_c(home / "ImageNet-C", "zoom_blur", 3)) == 1
-    lacking = catalogue.missing(catalogue.entry("imagenet-c"), home / "ImageNet-C")
+    lacking = release("imagenet-c").missing_archives(home / "ImageNet-C")
     assert [each.file for each in lacking] == ["noise.tar", "blur.tar", "weather.tar", "digital.tar", "extra.tar"]
 
 
 @pytest.mark.slow
 @real
 def test_the_real_cifar100(home: Path) -> None:
-    said = told(catalogue.entry("cifar100"), home, SHARED / "cifar-100-python.tar.xz")
+    said = told(release("cifar100"), home, SHARED / "cifar-100-python.tar.xz")
     assert said == (
         f"cifar100 is in {home / 'cifar-100-python'}; cifar-100-python.tar.xz is another packing: read and counted "
         "train, test, MD5 of 3 files as published."
@@ -182,7 +185,7 @@ def test_the_real_cifar100(home: Path) -> None:
 
 @real
 def test_the_real_pacs(home: Path) -> None:
-    said = told(catalogue.entry("pacs"), home, SHARED)
+    said = told(release("pacs"), home, SHARED)
     assert "a link to" in said
     assert "photo 420 images, not 1 670" in said
     assert len(pacs.pacs_domain(home / "pacs", "sketch")) == 420
@@ -198,8 +201,8 @@ def test_pickled_cifar_from_an_archive_and_from_a_folder(
         labels = list(range(10)) * 2
         (folder / name).write_bytes(pickle.dumps({b"data": np.zeros((20, 3072), np.uint8), b"labels": labels}, 2))
     (tmp_path / "repacked.tar.xz").write_bytes(archived(folder, "w:xz", folder.name))
-    entry = catalogue.entry("cifar10")
+    entry = replace(release("cifar10"), images={"train": 100, "test": 20})
     with pytest.raises(StateError, match=r"cifar10 cannot be used, MD5: data_batch_1, data_batch_2.*not as published"):
         get(entry, root=home, source=tmp_path / "repacked.tar.xz")
-    get(replace(entry, files={}), root=home, source=tmp_path / "repacked.tar.xz")
-    assert len(cifar10(catalogue.place("cifar10", home), "train")) == 100
+    get(replace(entry, file_md5={}), root=home, source=tmp_path / "repacked.tar.xz")
+    assert len(cifar10(dataset_path("cifar10", home), "train")) == 100

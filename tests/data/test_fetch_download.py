@@ -248,7 +248,7 @@ def test_a_certificate_must_be_trusted(
     thread.start()
     try:
         address = f"https://127.0.0.1:{server.server_address[1]}/toy.tar"
-        entry = toy(replace(offer(site, content), addresses=(address,)))
+        entry = toy(replace(offer(site, content), urls=(address,)))
         with pytest.raises(UnreachableError, match=r"its certificate is not trusted \(self.signed certificate\)"):
             get(entry, root=home, patience=HURRY)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
@@ -286,8 +286,8 @@ def test_a_server_that_is_not_there_fails_fast_and_the_next_is_asked(site: Site,
         closed.bind(("127.0.0.1", 0))  # and does not listen
         address = f"http://127.0.0.1:{closed.getsockname()[1]}/toy.tar"
         with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:\d+: Connection refused, after 2 attempts"):
-            get(toy(replace(archive, addresses=(address,))), root=home, patience=replace(HURRY, attempts=9))
-        get(toy(replace(archive, addresses=(address, *archive.addresses))), root=home, patience=HURRY)
+            get(toy(replace(archive, urls=(address,))), root=home, patience=replace(HURRY, attempts=9))
+        get(toy(replace(archive, urls=(address, *archive.urls))), root=home, patience=HURRY)
     assert_toy(home)
 
 
@@ -295,8 +295,8 @@ def test_another_address_continues_what_the_first_began(site: Site, content: byt
     archive = offer(site, content)
     site.files["mirror"] = content
     site.answers = [cut_at(300_000), *[status(500)] * 2]
-    both = (*archive.addresses, f"{site.address}mirror")
-    get(toy(replace(archive, addresses=both)), root=home, patience=replace(HURRY, attempts=2))
+    both = (*archive.urls, f"{site.address}mirror")
+    get(toy(replace(archive, urls=both)), root=home, patience=replace(HURRY, attempts=2))
     assert_toy(home)
     assert site.sent == len(content)
 

@@ -10,8 +10,8 @@ import fetch_site
 import pytest
 from fetch_site import Site, assert_toy, offer, stall_at, toy, toy_folder
 
-from cretta.data.catalogue import Archive
 from cretta.data.fetch import get
+from cretta.data.releases import Archive
 from processes import LONG
 
 content, home, site = fetch_site.content, fetch_site.home, fetch_site.site
@@ -21,17 +21,19 @@ SCRIPT = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from cretta.data import catalogue, fetch
+from cretta.data import fetch
+from cretta.data.registry import release
+from cretta.data.releases import Archive
 address, md5, size, root = sys.argv[1:]
-archive = catalogue.Archive("toy.tar", md5, int(size), (address,))
-toy = replace(catalogue.entry("cifar10-c"), name="toy", folder="Toy", archives=(archive,))
+archive = Archive("toy.tar", md5, int(size), (address,))
+toy = replace(release("cifar10-c"), name="toy", folder="Toy", archives=(archive,))
 patience = fetch.Patience(stall=1800.0)
 fetch.get(toy, root=root, patience=patience, progress=lambda what, done, total: print(done, flush=True))
 """
 
 
 def start(archive: Archive, home: Path) -> subprocess.Popen[str]:
-    arguments = [archive.addresses[0], archive.md5, str(archive.size), str(home)]
+    arguments = [archive.urls[0], archive.md5, str(archive.size), str(home)]
     return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.PIPE, text=True)
 
 

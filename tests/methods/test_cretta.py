@@ -271,7 +271,7 @@ PAPER = {
     # Printed settings: lr, β, augmentation.
     "cifar10": (1e-3, 1.0, "rotate"),
     "cifar100": (2e-3, 2.0, "cifar100"),
-    "tiny_imagenet": (1e-3, 2.0, "none"),
+    "tiny-imagenet": (1e-3, 2.0, "none"),
     "imagenet": (2.5e-4, 1.0, "none"),
     "pacs": (1e-3, 1.0, "cifar100"),
 }

@@ -425,8 +425,8 @@ def test_defaults_and_presets() -> None:
     paper = cretta.adapt(golden.net(), "sar", preset="paper").options
     assert paper.entropy_margin == pytest.approx(0.4 * math.log(1000))
     assert paper.lr == 0.01
-    rates = {p: cretta.methods.get("sar").presets[p]["lr"] for p in ("cifar100", "tiny_imagenet", "imagenet")}
-    assert rates == {"cifar100": 1e-3, "tiny_imagenet": 1e-3, "imagenet": 2.5e-4}
+    rates = {p: cretta.methods.get("sar").presets[p]["lr"] for p in ("cifar100", "tiny-imagenet", "imagenet")}
+    assert rates == {"cifar100": 1e-3, "tiny-imagenet": 1e-3, "imagenet": 2.5e-4}
 
 
 @pytest.mark.parametrize(("preset", "e"), [("paper", 0.4 * math.log(1000)), ("tuned", MARGIN), (None, MARGIN)])

@@ -146,7 +146,7 @@ def test_defaults_and_presets() -> None:
         assert (model.facts.updates, model.facts.statistics, model.facts.logits) == ("norm affine", "batch", "before")
         assert not model.facts.source_data
         rates = {p: cretta.adapt(golden.net(), name, preset=p).options.lr for p in model.presets}
-        assert rates == {"cifar10": 1e-3, "cifar100": 1e-4, "tiny_imagenet": 1e-5}
+        assert rates == {"cifar10": 1e-3, "cifar100": 1e-4, "tiny-imagenet": 1e-5}
         assert cretta.adapt(golden.net(), name, preset="cifar10").options.pseudo == pseudo
 
 

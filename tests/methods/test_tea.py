@@ -541,7 +541,7 @@ def test_defaults_and_presets() -> None:
         "after",
     )
     rates = {p: cretta.adapt(golden.net(), "tea", preset=p).options.lr for p in model.presets}
-    assert rates == {"cifar10": 1e-3, "cifar100": 1e-5, "tiny_imagenet": 1e-4, "pacs": 1e-3}
+    assert rates == {"cifar10": 1e-3, "cifar100": 1e-5, "tiny-imagenet": 1e-4, "pacs": 1e-3}
     pacs = cretta.adapt(golden.net(), "tea", preset="pacs").options
     assert (pacs.sampling_steps, pacs.step_size) == (100, 0.05)
 

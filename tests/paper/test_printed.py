@@ -43,7 +43,7 @@ def test_items_are_numbered_and_ordered_as_in_the_paper() -> None:
 
 def test_the_presets_are_the_table_of_settings() -> None:
     table = rows(by_label()["tab:hyperparam"].body)
-    for row, preset in (("CIFAR10-C", "cifar10"), ("CIFAR100-C", "cifar100"), ("TinyImageNet-C", "tiny_imagenet")):
+    for row, preset in (("CIFAR10-C", "cifar10"), ("CIFAR100-C", "cifar100"), ("TinyImageNet-C", "tiny-imagenet")):
         settings = method("cretta").presets[preset]
         assert (settings["lr"], settings["beta"]) == table[row][:2]
         assert settings["augment"] in AUGMENTATIONS

@@ -143,7 +143,7 @@ def test_where_data_are_absent_nothing_is_trained_and_what_is_needed_is_told(tmp
     lacking = missing(runs, placed, Workshop(tmp_path))
     assert {run.data.partition(":")[0] for run in lacking} == {"cifar100", "tiny-imagenet", "pacs"}
     told = " ".join(sorted(set(lacking.values())))
-    for name in ("cifar100", "tiny-imagenet-200", "pacs"):
+    for name in ("cifar100", "tiny-imagenet", "pacs"):
         assert f"cretta data get {name}" in told
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from cretta.adapter import Adapter
-from cretta.bench.benchmarks import CLEAN
 from cretta.bench.result import BatchRow, batch_row
 from cretta.bench.run import Run
 from cretta.bench.workshop import Domain, Workshop
+from cretta.data.domains import CLEAN
 from cretta.errors import StateError
 from cretta.metrics import PeakMeter, count_operations, peak_meter
 from cretta.storage import tensorfile

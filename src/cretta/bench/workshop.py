@@ -15,13 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from cretta.adapter import Adapter
-from cretta.bench.benchmarks import CLEAN, FIXED, Benchmark, benchmark, is_folder
+from cretta.bench.benchmarks import Benchmark, benchmark, is_folder
 from cretta.bench.fingerprint import fingerprint
 from cretta.bench.run import Buffer, Run
 from cretta.buffer import SourceBuffer
 from cretta.data import ImageDataset
 from cretta.data.dataset import Pixels
+from cretta.data.domains import CLEAN
 from cretta.data.folder import CLASSES, class_file, some
+from cretta.data.registry import DATASETS
 from cretta.errors import OptionError
 from cretta.methods import adapt, get
 from cretta.models.opened import Opened, open_model
@@ -139,7 +141,8 @@ class Workshop:
         chosen = self.benchmark(run.data, run.size)
         if plan.data and plan.data != run.data:
             side = chosen.clean()[0][0].shape[0]
-            chosen = self.benchmark(plan.data, None if plan.data in FIXED else side)
+            fixed = plan.data in DATASETS and not DATASETS[plan.data].resizable
+            chosen = self.benchmark(plan.data, None if fixed else side)
         return chosen.training() if plan.split == "train" else chosen.clean()
 
     def adapter(self, run: Run) -> Adapter[Any]:

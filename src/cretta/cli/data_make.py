@@ -10,7 +10,7 @@ import typer
 
 from cretta.cli.console import console, count, plain_errors, progress_bar
 from cretta.cli.data import data_app
-from cretta.data.catalogue import place
+from cretta.data.registry import dataset_path
 from cretta.errors import OptionError
 
 READERS = {
@@ -20,10 +20,6 @@ READERS = {
 }
 READ_FOLDER = 'cretta.data.image_folder("{folder}/{corruption}/{severity}")'
 READ_ARRAY = 'cretta.data.numpy_file("{folder}/{corruption}.npy", "{folder}/labels.npy")'
-
-
-CLEAN = {"cifar10-c": "cifar10", "cifar100-c": "cifar100", "tiny-imagenet-c": "tiny-imagenet-200"}
-"""What each is made from."""
 
 
 @data_app.command("make")
@@ -99,7 +95,9 @@ def data_make(
             raise OptionError(f"{target}: give one of {', '.join(PUBLISHED)}, or a folder that exists.")
         if target in PUBLISHED and size is not None:
             raise OptionError(f"--size {size}: {target} has the size it is published with; leave it out.")
-        _check_frost(corruptions, lambda: place(CLEAN[target], root) if target in PUBLISHED else None)
+        _check_frost(
+            corruptions, lambda: dataset_path(target.removesuffix("-c"), root) if target in PUBLISHED else None
+        )
         with progress_bar() as progress:
             task = progress.add_task("reading", total=None)
 

@@ -12,11 +12,11 @@ from PIL import Image, ImageOps
 from rich.progress import Progress
 
 from cretta.bench import Result, Store, Workshop
-from cretta.bench.benchmarks import CLEAN
 from cretta.cli.console import app, check_folder, check_output, console, count, plain_errors, progress_bar
 from cretta.cli.grids import STORE
 from cretta.data import ImageDataset
 from cretta.data.dataset import Pixels
+from cretta.data.domains import CLEAN
 from cretta.errors import CrettaError, OptionError, StateError
 from cretta.options import unknown
 

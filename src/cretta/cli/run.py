@@ -10,11 +10,13 @@ import typer
 
 from cretta import methods
 from cretta.bench import Buffer, Result, Run, Store, Workshop
-from cretta.bench.benchmarks import CLEAN, Benchmark, is_folder
+from cretta.bench.benchmarks import Benchmark, is_folder
 from cretta.cli import given
 from cretta.cli.console import app, console, plain_errors, stopping
 from cretta.cli.datasets import note_order
 from cretta.cli.grids import STORE, execute
+from cretta.data.corruptions import SEVERITIES
+from cretta.data.domains import CLEAN
 from cretta.data.folder import class_file
 from cretta.errors import OptionError
 from cretta.report.content import Column, Row, Table
@@ -161,8 +163,7 @@ def _streams(stream: str, delta: float | None, domains: list[str], severity: lis
         corruptions = dict.fromkeys(domain.partition("/")[0] for domain in domains if domain != CLEAN)
         if not corruptions:
             raise OptionError("--stream gradual: give a corruption to pass through, such as --shift fog.")
-        levels = range(1, 6)
-        ways = [(CLEAN, *(f"{each}/{level}" for level in levels), CLEAN) for each in corruptions]
+        ways = [(CLEAN, *(f"{each}/{level}" for level in SEVERITIES), CLEAN) for each in corruptions]
         return [{"stream": stream, "delta": delta, "domains": way} for way in ways]
     if stream in ("continual", "mixed"):
         return [{"stream": stream, "delta": delta, "domains": tuple(domains)}]

@@ -15,8 +15,8 @@ from cretta.cli import given
 from cretta.cli.console import app, bars, check_output, console, plain_errors, stopping
 from cretta.cli.datasets import NAMED
 from cretta.data import ImageDataset, image_folder
-from cretta.data.catalogue import place
 from cretta.data.pacs import DOMAINS as PACS_DOMAINS
+from cretta.data.registry import DATASETS, dataset_path
 from cretta.errors import OptionError
 from cretta.models import build
 from cretta.models.classifier import Classifier
@@ -46,7 +46,7 @@ def train_command(
     output: Annotated[Path, typer.Option(help="Where the weights go (.safetensors).")],
     dataset: Annotated[
         str | None,
-        typer.Argument(help="cifar10, cifar100, tiny-imagenet-200, pacs, embedded, or a folder of class folders."),
+        typer.Argument(help="cifar10, cifar100, tiny-imagenet, pacs, embedded, or a folder of class folders."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the unfinished training of --output with its own settings.")
@@ -149,9 +149,9 @@ def _train_each_domain(settings: Settings, output: Path, device: str, save_every
         raise OptionError(
             f"--output {output}: for pacs, give a name with {{source}}, as in pacs-{{source}}.safetensors."
         )
-    folder = place("pacs", Path(settings.root) if settings.root else None)
+    folder = dataset_path("pacs", Path(settings.root) if settings.root else None)
     for domain in PACS_DOMAINS:
-        weights = output.with_name(output.name.replace("{source}", domain))
+        weights = output.with_name(output.name.redataset_path("{source}", domain))
         if not weights.exists():
             mine = dataclasses.replace(settings, dataset=str(folder / domain))
             _report(*_train(mine, weights, device, save_every), weights)
@@ -222,8 +222,8 @@ def _datasets(settings: Settings) -> tuple[ImageDataset, ImageDataset | None]:
     """Return the training images, and those to test on."""
     name, root = settings.dataset, Path(settings.root) if settings.root else None
     if name in NAMED:
-        training, testing = NAMED[name]
-        return training(root), testing(root)
+        record = DATASETS[name]
+        return record.open("train", root, None), record.open("test", root, None)
     if not Path(name).is_dir():
         raise unknown("dataset", name, (*NAMED, "or a folder"))
     mine = image_folder(name, labelled=True, size=settings.size)

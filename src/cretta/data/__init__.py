@@ -8,6 +8,7 @@ from cretta.data.folder import image_folder, numpy_file
 from cretta.data.imagenet import imagenet_c, imagenet_validation, labelled_csv
 from cretta.data.pacs import pacs_domain
 from cretta.data.parquet import ParquetDataset, parquet_file
+from cretta.data.registry import dataset_path
 from cretta.data.tiny_imagenet import tiny_imagenet_200, tiny_imagenet_c
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "cifar_c",
     "corrupt",
     "corrupted",
+    "dataset_path",
     "embedded",
     "image_folder",
     "imagenet_c",

@@ -14,10 +14,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from PIL import Image
 
-from cretta.data import sums
+from cretta.data import checksums
+from cretta.data.compression import ERRORS, decompress, drain
 from cretta.data.dataset import ArrayDataset, FileDataset, Labels, Pixels, whole_labels
-from cretta.data.folder import corrupted_domain, existing, mapped
-from cretta.data.pressed import FAULTS, read_out, unpressed
+from cretta.data.domains import domain_name
+from cretta.data.folder import existing, mapped
 from cretta.errors import OptionError, StateError
 
 Split = Literal["train", "test"]
@@ -57,7 +58,7 @@ def cifar100(root: str | Path, split: Split = "test") -> ArrayDataset:
 
 def cifar_c(root: str | Path, corruption: str, severity: int = 5) -> ArrayDataset:
     """One corruption of CIFAR-10-C or CIFAR-100-C, mapped into memory; the labels tell which of both it is."""
-    domain = corrupted_domain(corruption, severity)
+    domain = domain_name(corruption, severity)
     folder = existing(root)
     if not (folder / "labels.npy").is_file():
         raise StateError(f"{folder} has no labels.npy: give the folder CIFAR-10-C or CIFAR-100-C, with all its files.")
@@ -170,7 +171,7 @@ def _from_archive(archive: Path, split: Split, layouts: Iterable[_Layout]) -> tu
     found: dict[str, dict[str, bytes]] = {}
     whole: _Layout | None = None
     try:
-        with archive.open("rb") as opened, unpressed(opened) as stream:
+        with archive.open("rb") as opened, decompress(opened) as stream:
             with tarfile.open(fileobj=stream, mode="r|") as members:
                 for member in members:
                     path = PurePosixPath(member.name)
@@ -185,8 +186,8 @@ def _from_archive(archive: Path, split: Split, layouts: Iterable[_Layout]) -> tu
                         break
             # What is as published needs no other check, and what comes after it need not be decompressed.
             if whole is None or not _as_published(found[whole.folder]):
-                read_out(stream)
-    except FAULTS as error:
+                drain(stream)
+    except ERRORS as error:
         raise StateError(f"{archive} is damaged, or no tar archive ({error}): get it anew.") from error
     if whole is not None:
         return whole, {name: found[whole.folder][name] for name in whole.files[split]}
@@ -196,7 +197,7 @@ def _from_archive(archive: Path, split: Split, layouts: Iterable[_Layout]) -> tu
 
 
 def _as_published(contents: Mapping[str, bytes]) -> bool:
-    known = sums.CIFAR10 | sums.CIFAR100
+    known = checksums.CIFAR10 | checksums.CIFAR100
     return all(known[name] == hashlib.md5(each, usedforsecurity=False).hexdigest() for name, each in contents.items())
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from cretta.data.corruptions import check_corruption, corrupt
 from cretta.data.dataset import ImageDataset, Indices, Labels, Pixels
-from cretta.data.folder import corrupted_domain
+from cretta.data.domains import domain_name
 
 
 def corrupted(
@@ -56,7 +56,7 @@ class CorruptedDataset:
     @property
     def domain(self) -> str:
         """Corruption and severity, such as "fog/5", after the source's own domain if it has one: "sketch/fog/5"."""
-        domain = corrupted_domain(self.corruption, self.severity)
+        domain = domain_name(self.corruption, self.severity)
         return f"{self.source.domain}/{domain}" if self.source.domain else domain
 
     def __len__(self) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
-from cretta.data.dataset import ArrayDataset, FileDataset, Labels, Size, is_whole, whole_labels
+from cretta.data.dataset import ArrayDataset, FileDataset, Labels, Size, whole_labels
+from cretta.data.domains import domain_name
 from cretta.errors import OptionError, StateError
 
 CLASSES = "classes.txt"
@@ -179,21 +179,9 @@ def class_folders(root: Path, classes: Sequence[str], *, every: bool = False) ->
     return tuple(file for files in members for file in files), labels
 
 
-def corrupted_domain(corruption: str, severity: int) -> str:
-    """The domain's name, such as "fog/5", if there are such a corruption and severity."""
-    if corruption not in (*CORRUPTIONS, *VALIDATION_CORRUPTIONS):
-        raise OptionError(
-            f"unknown corruption {corruption!r}; choose one of {', '.join(CORRUPTIONS)}, or, to validate on, "
-            f"{', '.join(VALIDATION_CORRUPTIONS)}."
-        )
-    if not is_whole(severity, 1, 5):
-        raise OptionError(f"severity={severity!r}: give a whole number from 1 to 5.")
-    return f"{corruption}/{severity}"
-
-
 def corrupted_folder(root: str | Path, corruption: str, severity: int) -> tuple[Path, str]:
     """The folder ``<corruption>/<severity>`` below ``root``, and the domain's name."""
-    domain = corrupted_domain(corruption, severity)
+    domain = domain_name(corruption, severity)
     folder = existing(root) / corruption / str(severity)
     if not folder.is_dir():
         raise StateError(f"{folder} is not there: give the folder that holds <corruption>/<severity>/<class>/.")

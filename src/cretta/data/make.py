@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from cretta.data.catalogue import entry, place, root_of
 from cretta.data.cifar import cifar10, cifar100
-from cretta.data.corruptions import CORRUPTIONS, check_corruption, corrupt
+from cretta.data.corruptions import CORRUPTIONS, SEVERITIES, check_corruption, corrupt
 from cretta.data.dataset import ArrayDataset, FileDataset, Pixels, Size, count_workers, is_whole
 from cretta.data.folder import existing, image_folder, images_in
 from cretta.data.output import Output
+from cretta.data.registry import dataset_path, release
+from cretta.data.releases import data_root
 from cretta.data.tiny_imagenet import tiny_imagenet_200
 from cretta.errors import OptionError
 
@@ -29,7 +30,6 @@ Format = Literal["png", "jpeg"]
 Progress = Callable[[str, int, int], None]
 """Hears which domain gets how many images more, and how many are to be made in all."""
 
-SEVERITIES = (1, 2, 3, 4, 5)
 PUBLISHED = ("cifar10-c", "cifar100-c", "tiny-imagenet-c")
 
 _ROWS = 1000
@@ -74,7 +74,7 @@ def make_published(
     if name not in PUBLISHED:
         raise OptionError(f"{name!r}: give one of {', '.join(PUBLISHED)}, or a folder of images.")
     short = "" if images is None else f"-{images}"
-    folder = root_of(root) / f"{entry(name).folder}{short}" if output is None else Path(output)
+    folder = data_root(root) / f"{release(name).folder}{short}" if output is None else Path(output)
     common: dict[str, Any] = {
         "corruptions": corruptions,
         "seed": seed,
@@ -88,12 +88,12 @@ def make_published(
                 f"{name} is published as arrays that hold all five severities: leave format and severity out."
             )
         _check(corruptions, SEVERITIES, seed, parameters)
-        source = cifar10(place("cifar10", root)) if name == "cifar10-c" else cifar100(place("cifar100", root))
+        source = (cifar10 if name == "cifar10-c" else cifar100)(dataset_path(name.removesuffix("-c"), root))
         count = _count(len(source), images)
         part = ArrayDataset(source.name, source.images[:count], source.labels[:count], source.classes)
         return make_arrays(part, folder, **common)
     _check(corruptions, severities, seed, parameters)
-    home = place("tiny-imagenet-200", root)
+    home = dataset_path("tiny-imagenet", root)
     clean = tiny_imagenet_200(home, "val")
     wnids = sorted((home / "wnids.txt").read_text("utf-8").split())
     paths = [f"{wnids[label]}/{file.name}" for file, label in zip(clean.files, clean.labels, strict=True)]

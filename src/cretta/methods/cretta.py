@@ -75,7 +75,7 @@ class CreTTA(Adapter[CreTTAOptions]):
     presets = {
         "cifar10": {"lr": 1e-3, "beta": 1.0, "augment": "rotate"},
         "cifar100": {"lr": 2e-3, "beta": 2.0, "augment": "cifar100"},
-        "tiny_imagenet": {"lr": 1e-3, "beta": 2.0, "augment": "none"},
+        "tiny-imagenet": {"lr": 1e-3, "beta": 2.0, "augment": "none"},
         "imagenet": {"lr": 2.5e-4, "beta": 1.0, "augment": "none"},
         "pacs": {"lr": 1e-3, "beta": 1.0, "augment": "cifar100"},
         "fast": {"source_fraction": 0.2, "predict": "before"},

@@ -53,7 +53,7 @@ class ETA(Adapter[ETAOptions]):
         "paper": PAPER,
         "tuned": {"entropy_margin": None, "redundancy_margin": None},
         "cifar100": {"lr": 1e-4},
-        "tiny_imagenet": {"lr": 1e-4},
+        "tiny-imagenet": {"lr": 1e-4},
         "imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "momentum": 0.9},
     }
     option_type = ETAOptions

@@ -50,7 +50,7 @@ class SAR(Adapter[SAROptions]):
         "paper": {"entropy_margin": PAPER_MARGIN},
         "tuned": {"entropy_margin": None},
         "cifar100": {"lr": 1e-3},
-        "tiny_imagenet": {"lr": 1e-3},
+        "tiny-imagenet": {"lr": 1e-3},
         "imagenet": {"lr": 2.5e-4, "skip": ("layer4",)},
         "imagenet_vit": {"lr": 1e-3, "skip": ("blocks.9", "blocks.10", "blocks.11", "norm")},
     }

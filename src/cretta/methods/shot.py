@@ -40,7 +40,7 @@ class SHOT(Adapter[SHOTOptions]):
     presets = {
         "cifar10": {"lr": 1e-3},
         "cifar100": {"lr": 1e-4},
-        "tiny_imagenet": {"lr": 1e-5},
+        "tiny-imagenet": {"lr": 1e-5},
     }
     option_type = SHOTOptions
 

@@ -54,7 +54,7 @@ class TEA(Adapter[TEAOptions]):
     presets = {
         "cifar10": {"lr": 1e-3},
         "cifar100": {"lr": 1e-5},
-        "tiny_imagenet": {"lr": 1e-4},
+        "tiny-imagenet": {"lr": 1e-4},
         "pacs": {"sampling_steps": 100, "step_size": 0.05},
     }
     option_type = TEAOptions

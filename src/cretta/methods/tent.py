@@ -16,7 +16,7 @@ class Tent(Adapter):
     )
     presets = {
         "cifar10": {"lr": 1e-3},
-        "tiny_imagenet": {"lr": 1e-4},
+        "tiny-imagenet": {"lr": 1e-4},
         "imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "momentum": 0.9},
     }
 

@@ -15,14 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from cretta.data.cifar import CIFAR10_CLASSES
 from cretta.errors import ModelError, OptionError, StateError
 from cretta.models.normalised import channel_values, put_in_front
-from cretta.models.weights import WEIGHTS, build, load, load_checkpoint, names
+from cretta.models.weights import WEIGHTS, build, class_names, load, load_checkpoint, names
 from cretta.storage import tensorfile
 
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
-_SHIPPED_CLASSES = {"wrn-40-2-cifar10": CIFAR10_CLASSES}
 _SHIPPED_SIDE = 32
 Normalisation = tuple[torch.Tensor, torch.Tensor] | None
 
@@ -161,7 +159,7 @@ def _shipped(spec: str, normalisation: Normalisation) -> Opened:
         )
     if normalisation is not None:
         raise OptionError(f"mean and std: {spec} normalises its images itself; leave them out.")
-    return Opened(load(spec), "shipped", _SHIPPED_CLASSES.get(spec, ()), _SHIPPED_SIDE)
+    return Opened(load(spec), "shipped", class_names(spec), _SHIPPED_SIDE)
 
 
 def _checkpoint(path: Path, architecture: str | None, classes: int | None, normalisation: Normalisation) -> Opened:

@@ -39,6 +39,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_index()))
 
 
+def class_names(name: str) -> tuple[str, ...]:
+    """Return the names of a shipped model's classes.
+
+    >>> class_names("wrn-40-2-cifar10")[:2]
+    ('airplane', 'automobile')
+    """
+    return tuple(_index()[name]["class_names"])
+
+
 def load(name: str, *, pretrained: bool = True) -> Classifier:
     """Load a shipped model by name, on the CPU in eval mode; untrained with ``pretrained=False``.
 

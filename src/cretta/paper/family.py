@@ -7,14 +7,13 @@ from collections.abc import Mapping
 
 from cretta.bench import Buffer, Run
 from cretta.bench.run import Scalar
-from cretta.data import CORRUPTIONS
+from cretta.data.corruptions import CORRUPTIONS, SEVERITIES
 from cretta.data.pacs import DOMAINS as PACS
 from cretta.errors import OptionError
 from cretta.methods import get
 
 METHODS = ("source", "bn_adapt", "pl", "shot", "tent", "eta", "eata", "sar", "aea", "tea", "cretta")
 """Those of the paper's tables, in their order."""
-SEVERITIES = (1, 2, 3, 4, 5)
 WORST = 5
 """The severity of "Severity L5"."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cretta.bench import Result
-from cretta.bench.benchmarks import CLEAN
+from cretta.data.domains import CLEAN
 from cretta.data.pacs import DOMAINS
 from cretta.paper.family import SEVERITIES, WORST
 from cretta.paper.item import Item, printed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cretta.bench import Run
-from cretta.bench.benchmarks import split
-from cretta.data.catalogue import spaced
+from cretta.data.check import spaced
+from cretta.data.domains import parse_domain
 from cretta.paper.family import WORST, Family
 from cretta.paper.readings import Readings
 from cretta.paper.scale import FULL
@@ -60,7 +60,7 @@ def _images(family: Family, runs: Sequence[Run]) -> str:
 
 def _shifts(paper: Family, runs: Sequence[Run]) -> list[str]:
     """Name corruptions and severities that occur, where they are not all."""
-    shifts = dict.fromkeys(split(domain) for run in runs for domain in run.domains if "/" in domain)
+    shifts = dict.fromkeys(parse_domain(domain) for run in runs for domain in run.domains if "/" in domain)
     parts = []
     corruptions = tuple(dict.fromkeys(corruption for corruption, _ in shifts))
     if 0 < len(corruptions) < len(paper.corruptions):

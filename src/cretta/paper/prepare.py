@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from cretta.bench import Run
-from cretta.bench.benchmarks import benchmark, subset
+from cretta.bench.benchmarks import benchmark
 from cretta.data import FileDataset, ImageDataset
+from cretta.data.registry import subset
 from cretta.errors import StateError
 from cretta.models import build
 from cretta.paper.scale import Preparation, Scale

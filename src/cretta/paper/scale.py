@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from cretta.data.catalogue import entry, find, root_of
+from cretta.data.registry import dataset
+from cretta.data.releases import data_root
 from cretta.options import unknown
 from cretta.paper.family import Family
 
@@ -54,11 +56,12 @@ class Scale:
 
         Families whose data are not there take their other benchmark, if they have one.
         """
-        home = root_of(root)
+        home = data_root(root)
         found = {}
         for name, family in self.families.items():
             placed = family.placed(folder=str(folder), root=str(home))
-            if placed.otherwise and find(entry(placed.data), home) is None:
+            clean = dataset(placed.data).clean if placed.otherwise else None
+            if clean is not None and clean.find(home) is None:
                 placed = dataclasses.replace(placed, data=placed.otherwise)
             found[name] = placed
         return dataclasses.replace(self, families=found)
@@ -78,6 +81,18 @@ _NO_RATES = (
 )
 
 
+def _registered(name: str) -> dict[str, Any]:
+    """Return the fields of a family that the dataset's record has."""
+    record = dataset(name)
+    return {
+        "title": record.title,
+        "data": name.partition(":")[0],
+        "preset": record.preset,
+        "batch_size": record.batch_size,
+        "of": record.test_images,
+    }
+
+
 def _families(*families: Family) -> dict[str, Family]:
     return {family.name: family for family in families}
 
@@ -91,20 +106,16 @@ def _trained(dataset: str, architecture: str, epochs: int, name: str) -> str:
 
 _CIFAR10 = Family(
     name="cifar10",
-    title="CIFAR10-C",
-    data="cifar10",
+    **_registered("cifar10"),
     model="wrn-40-2-cifar10",
     weights="the WRN-40-2 that comes with cretta, 89.8 % on clean images; the paper's is RobustBench's, 95.1 %",
-    preset="cifar10",
 )
 _CIFAR100 = Family(
     name="cifar100",
-    title="CIFAR100-C",
-    data="cifar100",
+    **_registered("cifar100"),
     model="{root}/models/wrn-40-2-cifar100.safetensors",
     weights="a WRN-40-2 trained by cretta; the paper's is RobustBench's",
     make=_trained("cifar100", "wrn-40-2", 200, "wrn-40-2-cifar100"),
-    preset="cifar100",
     baseline_remarks=(_NO_RATES.format(title="CIFAR100-C"),),
 )
 _CIFAR100_WIDE = dataclasses.replace(
@@ -116,24 +127,17 @@ _CIFAR100_WIDE = dataclasses.replace(
 )
 _TINY = Family(
     name="tiny-imagenet",
-    title="TinyImageNet-C",
-    data="tiny-imagenet",
+    **_registered("tiny-imagenet"),
     model="{root}/models/wrn-28-10-tiny-imagenet.safetensors",
     weights="a WRN-28-10 trained by cretta; the paper's is not available",
-    make=_trained("tiny-imagenet-200", "wrn-28-10", 100, "wrn-28-10-tiny-imagenet"),
-    preset="tiny_imagenet",
-    batch_size=1000,
+    make=_trained("tiny-imagenet", "wrn-28-10", 100, "wrn-28-10-tiny-imagenet"),
     baseline_remarks=(_NO_RATES.format(title="TinyImageNet-C"),),
 )
 _IMAGENET = Family(
     name="imagenet",
-    title="ImageNet-C",
-    data="imagenet",
+    **_registered("imagenet"),
     model="cretta.models.imagenet:efficientnet_lite0",
     weights="EfficientNet-Lite0; the paper does not name its network",
-    preset="imagenet",
-    batch_size=64,
-    of=50_000,
     # Printed for CreTTA, by "TENT default settings"; TEA has no preset here.
     options=(("tea", (("lr", 2.5e-4),)),),
     remarks=(
@@ -143,17 +147,13 @@ _IMAGENET = Family(
 )
 _PACS = Family(
     name="pacs",
-    title="PACS",
-    data="pacs",
+    **_registered("pacs:photo"),
     model="{root}/models/pacs-{source}.safetensors",
     weights="a ResNet-26 trained by cretta; the paper does not name its network",
     make=(
         "cretta train {root}/pacs/{source} --size 224 --architecture resnet-26 --epochs 100 "
         "--output {root}/models/pacs-{source}.safetensors"
     ),
-    preset="pacs",
-    batch_size=100,
-    of=9991,
     size=224,
     remarks=(
         "The paper prints neither β nor the baselines' settings for PACS: β is 1, TENT learns as on CIFAR10-C, TEA "
@@ -205,7 +205,7 @@ QUICK = Scale(
             _TINY,
             model="{root}/models/resnet-26-tiny-imagenet.safetensors",
             weights="a ResNet-26 trained by cretta; the paper's is a WRN-28-10",
-            make=_trained("tiny-imagenet-200", "resnet-26", 30, "resnet-26-tiny-imagenet"),
+            make=_trained("tiny-imagenet", "resnet-26", 30, "resnet-26-tiny-imagenet"),
             images=1000,
             batch_size=200,
             corruptions=_THREE,

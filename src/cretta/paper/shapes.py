@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from cretta.bench.benchmarks import CLEAN
+from cretta.data.domains import CLEAN
 from cretta.paper.family import WORST, Family
 from cretta.paper.item import Draw, Item, printed
 from cretta.paper.readings import (

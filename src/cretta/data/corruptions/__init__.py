@@ -1,6 +1,20 @@
 """Common image corruptions (Hendrycks and Dietterich, 2019): batched, seeded image by image, on all cores."""
 
-from .generate import CORRUPTIONS, VALIDATION_CORRUPTIONS, check_corruption, corrupt
-from .parameters import PARAMETER_SETS
+from .generate import (
+    CORRUPTIONS,
+    VALIDATION_CORRUPTIONS,
+    check_corruption,
+    check_name_and_severity,
+    corrupt,
+)
+from .parameters import PARAMETER_SETS, SEVERITIES
 
-__all__ = ["CORRUPTIONS", "PARAMETER_SETS", "VALIDATION_CORRUPTIONS", "check_corruption", "corrupt"]
+__all__ = [
+    "CORRUPTIONS",
+    "PARAMETER_SETS",
+    "SEVERITIES",
+    "VALIDATION_CORRUPTIONS",
+    "check_corruption",
+    "check_name_and_severity",
+    "corrupt",
+]

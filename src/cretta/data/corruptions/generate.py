@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...errors import BatchError, OptionError
 from . import blur, digital, noise, weather
 from .draws import Draws
-from .parameters import PARAMETER_SETS, Values, set_for
+from .parameters import PARAMETER_SETS, SEVERITIES, Values, set_for
 from .photographs import frost_photographs
 from .pixels import Pixels
 from .spatter import spatter
@@ -100,9 +100,8 @@ def corrupt(
 
 
 def check_corruption(name: str, severity: int, seed: int, parameters: str | None) -> None:
-    """Refuses what `corrupt` would refuse, frost without its photographs included, before there are images."""
-    _function(name)
-    _check_integer("severity", severity, 1, 5)
+    """Raise what `corrupt` would raise, frost without its photographs included, before there are images."""
+    check_name_and_severity(name, severity)
     _check_integer("seed", seed, 0, 2**64 - 1)
     if parameters is not None and parameters not in PARAMETER_SETS:
         raise OptionError(
@@ -111,6 +110,12 @@ def check_corruption(name: str, severity: int, seed: int, parameters: str | None
         )
     if name == "frost":
         frost_photographs(1, 1, 1)
+
+
+def check_name_and_severity(name: str, severity: int) -> None:
+    """Raise if there is no such corruption or severity."""
+    _function(name)
+    _check_integer("severity", severity, SEVERITIES[0], SEVERITIES[-1])
 
 
 def _function(name: str) -> Corruption:

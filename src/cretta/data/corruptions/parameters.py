@@ -1,4 +1,4 @@
-"""The published strengths: one set an image size, five severities a corruption."""
+"""The published strengths: one set per image size, five severities per corruption."""
 
 from collections.abc import Mapping
 
@@ -6,6 +6,8 @@ Values = tuple[float, ...]
 """What one corruption takes at one severity; its function names the entries."""
 
 Severities = tuple[Values, Values, Values, Values, Values]
+
+SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def _single(first: float, second: float, third: float, fourth: float, fifth: float) -> Severities:

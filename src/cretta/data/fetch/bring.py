@@ -4,9 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
-from cretta.data import catalogue
-from cretta.data.catalogue import Archive
 from cretta.data.folder import some
+from cretta.data.registry import locate
+from cretta.data.releases import Archive
 from cretta.errors import StateError
 
 from .install import examine, install, named
@@ -16,7 +16,7 @@ from .job import Job, check_space, sum_of
 def bring(job: Job, given: Path) -> None:
     """Takes the dataset from an archive, a folder of archives, or its unpacked folder."""
     wanted, home = job.wanted, job.home
-    folder = catalogue.locate(wanted, given) if given.is_dir() else None
+    folder = locate(wanted, given) if given.is_dir() else None
     if folder is not None:
         checked = examine(job, folder)
         target = home / named(job, folder)
@@ -24,7 +24,7 @@ def bring(job: Job, given: Path) -> None:
         how = _link(job, folder.resolve(), target)
         job.say(f"{wanted.name} is in {target}, {how} {folder}; {checked}.")
         return
-    files = [given] if given.is_file() else catalogue.packed(wanted, given)
+    files = [given] if given.is_file() else wanted.archives_in(given)
     if not files:
         looked = some([*(each.file for each in wanted.archives), f"the folder {wanted.folder}"])
         raise StateError(f"{given} does not hold {wanted.name}: looked for {looked}. Give what holds one of them.")
@@ -32,17 +32,17 @@ def bring(job: Job, given: Path) -> None:
         files = files[:1]
     known = [each for each in (_recognise(job, file) for file in files) if each]
     as_published = len(known) == len(files)
-    check_space(home, 0, wanted.room_for(known if as_published else []))
+    check_space(home, 0, wanted.unpacked_size_of(known if as_published else []))
     beside = given.parent if given.is_file() else given
     checked = install(job, files, beside, examined=not as_published)
     listed = some([file.name for file in files])
     said = f"MD5 of {listed} as published" if as_published else f"{listed} is another packing: {checked}"
-    job.say(f"{wanted.name} is in {catalogue.place(wanted, home)}; {said}.")
+    job.say(f"{wanted.name} is in {wanted.path(home)}; {said}.")
 
 
 def _recognise(job: Job, file: Path) -> Archive | None:
     """Which of the published archives a file is; None if it is another packing."""
-    published = {each.md5: each for each in (*job.wanted.archives, *job.wanted.alternatives)}
+    published = {each.md5: each for each in (*job.wanted.archives,)}
     if not published:
         return None
     found = sum_of(file, file.name, job.progress)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from cretta.data.catalogue import Archive
+from cretta.data.releases import Archive
 from cretta.errors import StateError
 
 from .job import Job, Progress, sum_of
@@ -49,7 +49,7 @@ def _one(archive: Archive, target: Path, line: Line, progress: Progress) -> None
             raise StateError(f"{error} Remove it, then try again.") from error
         return
     part, faults = PartFile(target), []
-    for address in archive.addresses:
+    for address in archive.urls:
         try:
             _take(address, archive, part, line, progress)
             os.replace(part.file, target)

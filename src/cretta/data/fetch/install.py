@@ -5,8 +5,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from cretta.data import catalogue
+from cretta.data.check import check
 from cretta.data.folder import some
+from cretta.data.registry import locate
 from cretta.errors import StateError
 
 from .job import Job, move
@@ -24,9 +25,9 @@ def install(job: Job, files: Sequence[Path], beside: Path, *, examined: bool = F
         for number, file in enumerate(files):
             unpacked = work / str(number)
             unpack(file, unpacked, job.progress)
-            if wanted.name == "imagenet" and catalogue.locate(wanted, unpacked) is None:
+            if wanted.name == "imagenet" and locate(wanted, unpacked) is None:
                 _into_classes(unpacked, beside)
-            made = catalogue.locate(wanted, unpacked)
+            made = locate(wanted, unpacked)
             if made is None:
                 raise StateError(f"{file} does not hold {wanted.name}: give an archive with {wanted.folder} in it.")
             name = named(job, made)
@@ -34,7 +35,7 @@ def install(job: Job, files: Sequence[Path], beside: Path, *, examined: bool = F
         said = examine(job, whole) if examined else ""
         target = job.home / name
         # Where a part of the dataset is, the rest joins it; not so in somebody else's folder.
-        if target.is_symlink() or not (target.is_dir() and wanted.marks(target)):
+        if target.is_symlink() or not (target.is_dir() and wanted.is_present(target)):
             job.clear(target)
         move(whole, target)
     return said
@@ -42,19 +43,19 @@ def install(job: Job, files: Sequence[Path], beside: Path, *, examined: bool = F
 
 def named(job: Job, folder: Path) -> str:
     """The folder to make: as the dataset's layout is called, if it has several."""
-    return folder.name if folder.name in job.wanted.also else job.wanted.folder
+    return folder.name if folder.name in job.wanted.other_folders else job.wanted.folder
 
 
 def examine(job: Job, folder: Path) -> str:
     """Reads the dataset; says what was checked, and raises if it cannot be used."""
     job.progress(f"reading {job.wanted.name}", 0, None)
-    findings = list(catalogue.check(job.wanted, folder))
-    broken = [each for each in findings if each.verdict == "broken"]
+    findings = list(check(job.wanted, folder))
+    broken = [each for each in findings if each.verdict == "damaged"]
     if broken or not any(each.images for each in findings):
         fault = (broken or findings)[0]
-        raise StateError(f"{job.wanted.name} cannot be used, {fault.part}: {fault.said}")
-    short = [f"{each.part} {each.said}" for each in findings if each.verdict == "incomplete"]
-    sums = [f"MD5 of {each.said}" for each in findings if each.part == "MD5"]
+        raise StateError(f"{job.wanted.name} cannot be used, {fault.part}: {fault.message}")
+    short = [f"{each.part} {each.message}" for each in findings if each.verdict == "incomplete"]
+    sums = [f"MD5 of {each.message}" for each in findings if each.part == "MD5"]
     said = ", ".join([f"read and counted {some([each.part for each in findings if each.images])}", *sums])
     return said + (f"; NOT the whole dataset: {some(short)}" if short else "")
 

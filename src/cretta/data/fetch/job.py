@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from cretta.data.catalogue import Entry, md5_of
+from cretta.data.check import md5_of
+from cretta.data.releases import Release
 from cretta.errors import StateError
 
 Progress = Callable[[str, int, int | None], None]
@@ -24,7 +25,7 @@ Say = Callable[[str], None]
 class Job:
     """A dataset that is wanted below ``home``."""
 
-    wanted: Entry
+    wanted: Release
     home: Path
     progress: Progress
     say: Say

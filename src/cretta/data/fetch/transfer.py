@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from importlib.metadata import version
 
-from cretta.data.catalogue import Archive
+from cretta.data.releases import Archive
 
 from .job import Progress
 from .line import Line, PassingError, UnreachableError, faults

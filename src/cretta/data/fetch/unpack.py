@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from cretta.data.pressed import FAULTS, read_out, unpressed
+from cretta.data.compression import ERRORS, decompress, drain
 from cretta.errors import StateError
 
 from .job import Progress, check_space
@@ -27,19 +27,19 @@ def unpack(file: Path, folder: Path, progress: Progress) -> None:
         take(file, folder, partial(progress, f"unpacking {file.name}"))
     except tarfile.FilterError as error:
         raise StateError(f"{file} is refused, for it would write outside of its folder ({error}).") from error
-    except (*FAULTS, zipfile.BadZipFile, RuntimeError) as error:
+    except (*ERRORS, zipfile.BadZipFile, RuntimeError) as error:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         advice = "free some space, then try again" if full else "get it anew"
         raise StateError(f"{file} cannot be unpacked ({error}): {advice}.") from error
 
 
 def _tar(file: Path, folder: Path, progress: Told) -> None:
-    with _Heard(file, progress) as opened, unpressed(opened) as stream:
+    with _Heard(file, progress) as opened, decompress(opened) as stream:
         # As a stream, for going back in what was pressed takes long.
         with tarfile.open(fileobj=stream, mode="r|") as members:
             for member in members:
                 members.extract(member, folder, filter="data")
-        read_out(stream)
+        drain(stream)
     size = file.stat().st_size
     progress(size, size)
 

@@ -1,0 +1,119 @@
+"""Published files of a dataset: where they come from, which folder they make, and where that is on this machine."""
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cretta.data.dataset import ImageDataset
+from cretta.errors import StateError
+
+ENVIRONMENT = "CRETTA_DATA"
+_ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar", ".zip")
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A published file; ``folders`` lists what it holds, where a release has several archives."""
+
+    file: str
+    md5: str
+    size: int
+    urls: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """Files that are published together: the clean images of a dataset, or their corrupted versions."""
+
+    name: str
+    contents: str
+    folder: str
+    """The folder that `cretta data get` makes below the data root."""
+    other_folders: tuple[str, ...] = ()
+    """Other folders below the data root that are read as well."""
+    archives: tuple[Archive, ...] = ()
+    other_archives: tuple[str, ...] = ()
+    """Names of published archives with another layout, which are read as well."""
+    readable_archive: bool = False
+    """Whether ``open`` takes a tar archive in place of a folder."""
+    is_present: Callable[[Path], bool]
+    """Whether a folder holds the release, or a part of it."""
+    open: Callable[[Path, str, int | None], ImageDataset]
+    """Open a part, or a domain such as "fog/5" of a corrupted release, scaled to a size where one is set."""
+    classes: int
+    images: Mapping[str, int]
+    """Images in each part; of a corrupted release, images of each corruption at one severity."""
+    corrupted: bool = False
+    balanced: bool = True
+    """Whether all classes have the same number of images."""
+    file_md5: Mapping[str, str] = field(default_factory=dict)
+    """MD5 sums of files in the folder."""
+    example: str
+    """A call that reads it."""
+    page: str
+    license: str
+    unpacked_size: int
+    """Approximate bytes on disk, blocks of the file system included."""
+    manual: str = ""
+    """How to get the files, where they cannot be downloaded without an account."""
+
+    @property
+    def download_size(self) -> int:
+        """Bytes to download."""
+        return sum(archive.size for archive in self.archives)
+
+    def unpacked_size_of(self, archives: Sequence[Archive]) -> int:
+        """Return the approximate size of these archives on disk; without any, the size of the release."""
+        if not archives or not self.download_size:
+            return self.unpacked_size
+        return self.unpacked_size * sum(archive.size for archive in archives) // self.download_size
+
+    def path(self, root: str | Path | None = None) -> Path:
+        """Return where the release is below the data root; raise a StateError that says how to get it if it is not."""
+        home = data_root(root)
+        path = self.find(home)
+        if path is None:
+            expected = " and ".join(str(home / folder) for folder in (self.folder, *self.other_folders))
+            raise StateError(f"{self.name} is not there: expected {expected}. Get it with: {self.get_command(root)}")
+        return path
+
+    def find(self, home: Path) -> Path | None:
+        """Return the folder below ``home``, or the archive if ``open`` takes one, or None."""
+        for folder in (self.folder, *self.other_folders):
+            if (home / folder).is_dir() and self.is_present(home / folder):
+                return home / folder
+        archives = self.archives_in(home) if self.readable_archive else []
+        return next((file for file in archives if file.suffix != ".zip"), None)
+
+    def archives_in(self, folder: Path) -> list[Path]:
+        """Return archives of the release in ``folder``: published ones first, then the same in another packing."""
+        published = [*(archive.file for archive in self.archives), *self.other_archives]
+        files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+        exact = sorted((path for path in files if path.name in published), key=lambda path: published.index(path.name))
+        stems = {_stem(name) for name in (*published, f"{self.folder}.tar")} - {_stem(path.name) for path in exact}
+        return exact + [path for path in files if path not in exact and _stem(path.name) in stems]
+
+    def missing_archives(self, path: Path | None) -> tuple[Archive, ...]:
+        """Return the archives that still have to be downloaded, where ``path`` holds the release or a part of it."""
+        if path is None:
+            return self.archives
+        return tuple(a for a in self.archives if not all((path / folder).is_dir() for folder in a.folders))
+
+    def get_command(self, root: str | Path | None = None) -> str:
+        """Return the command that gets the release."""
+        source = " --from PATH" if self.manual else ""
+        below = f" --root {shlex.quote(str(root))}" if root else ""
+        return f"cretta data get {self.name}{source}{below}"
+
+
+def data_root(root: str | Path | None = None) -> Path:
+    """Return the folder of all datasets: ``root``, else the environment variable CRETTA_DATA, else ~/.cache/cretta."""
+    return Path(root or os.environ.get(ENVIRONMENT) or Path.home() / ".cache" / "cretta").expanduser()
+
+
+def _stem(name: str) -> str | None:
+    """Return an archive's name without the suffix of its packing; None if it is not an archive."""
+    return next((name.lower().removesuffix(end) for end in _ARCHIVE_SUFFIXES if name.lower().endswith(end)), None)
