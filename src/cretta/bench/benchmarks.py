@@ -9,7 +9,8 @@ from pathlib import Path
 
 from cretta.data import CORRUPTIONS, ImageDataset, corrupted, image_folder
 from cretta.data.domains import CLEAN, parse_domain
-from cretta.data.registry import DATASETS, Dataset, data_root
+from cretta.data.registry import DATASETS, Dataset
+from cretta.data.releases import data_root
 from cretta.errors import OptionError, StateError
 from cretta.options import unknown
 

@@ -86,8 +86,8 @@ def data_make(
         # ImageNet-C
         cretta data make imagenet/val --output ImageNet-C --size 224 --format jpeg
     """
-    from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
-    from cretta.data.make import PUBLISHED, SEVERITIES, Format, make_folder, make_published
+    from cretta.data.corruptions import CORRUPTIONS, SEVERITIES, VALIDATION_CORRUPTIONS
+    from cretta.data.make import PUBLISHED, Format, make_folder, make_published
 
     corruptions = list(dict.fromkeys((corruption or list(CORRUPTIONS)) + list(VALIDATION_CORRUPTIONS) * validation))
     with plain_errors():

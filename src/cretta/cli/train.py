@@ -151,7 +151,7 @@ def _train_each_domain(settings: Settings, output: Path, device: str, save_every
         )
     folder = dataset_path("pacs", Path(settings.root) if settings.root else None)
     for domain in PACS_DOMAINS:
-        weights = output.with_name(output.name.redataset_path("{source}", domain))
+        weights = output.with_name(output.name.replace("{source}", domain))
         if not weights.exists():
             mine = dataclasses.replace(settings, dataset=str(folder / domain))
             _report(*_train(mine, weights, device, save_every), weights)
