@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cretta.bench import Result
+from cretta.data.corruptions import SEVERITIES
 from cretta.data.domains import CLEAN
 from cretta.data.pacs import DOMAINS
-from cretta.paper.family import SEVERITIES, WORST
+from cretta.paper.family import WORST
 from cretta.paper.item import Item, printed
 from cretta.paper.readings import (
     Readings,
