@@ -1,14 +1,21 @@
-"""Keeps an image classifier accurate and calibrated while the world drifts away from its training data."""
+"""Keep an image classifier accurate and calibrated under distribution shift.
 
-from cretta import data, functional, methods, metrics, models, streams
-from cretta.adapter import Adapter
-from cretta.buffer import SourceBuffer
-from cretta.errors import BatchError, BusyError, CrettaError, ModelError, OptionError, StateError
-from cretta.functional import energy
-from cretta.method import Facts, Objective, Options, Record
-from cretta.methods import adapt
-from cretta.methods.cretta import CreTTA
-from cretta.monitor.collapse import CollapseWarning, Guard
+The names below are imported when they are first used, so that `cretta --help` does not have to load PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cretta import data, functional, methods, metrics, models, streams
+    from cretta.adapter import Adapter
+    from cretta.buffer import SourceBuffer
+    from cretta.errors import BatchError, BusyError, CrettaError, ModelError, OptionError, StateError
+    from cretta.functional import energy
+    from cretta.method import Facts, Objective, Options, Record
+    from cretta.methods import adapt
+    from cretta.methods.cretta import CreTTA
+    from cretta.monitor.collapse import CollapseWarning, Guard
 
 __version__ = "0.1.0"
 
@@ -37,3 +44,36 @@ __all__ = [
     "models",
     "streams",
 ]
+
+_MODULES = {
+    "Adapter": "adapter",
+    "BatchError": "errors",
+    "BusyError": "errors",
+    "CollapseWarning": "monitor.collapse",
+    "CreTTA": "methods.cretta",
+    "CrettaError": "errors",
+    "Facts": "method",
+    "Guard": "monitor.collapse",
+    "ModelError": "errors",
+    "Objective": "method",
+    "OptionError": "errors",
+    "Options": "method",
+    "Record": "method",
+    "SourceBuffer": "buffer",
+    "StateError": "errors",
+    "adapt": "methods",
+    "energy": "functional",
+}
+"""The module that defines each public name; public names that are not listed are modules themselves."""
+
+if not TYPE_CHECKING:  # type checkers follow the imports above, and then report names that do not exist
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(f"{__name__}.{_MODULES.get(name, name)}")
+        globals()[name] = getattr(module, name) if name in _MODULES else module
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

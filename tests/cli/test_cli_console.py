@@ -11,7 +11,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cretta.cli import app
-from cretta.cli.console import EVERY, Lines, as_options, bars, console, count, notices, progress_bar
+from cretta.cli.console import as_options, console, count, notices
+from cretta.cli.progress import EVERY, Lines, bars, progress_bar
 from cretta.data import embedded
 
 NET = """

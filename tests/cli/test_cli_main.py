@@ -7,16 +7,31 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from cretta import models
+from cretta.augment import AUGMENTATIONS
+from cretta.bench.benchmarks import NAMES as BENCHMARKS
+from cretta.bench.run import STREAMS
+from cretta.buffer import SELECT
 from cretta.cli import app
+from cretta.cli.datasets import NAMED as DATASETS
+from cretta.data.make import PUBLISHED
+from cretta.guard import ACTIONS
+from cretta.norm import STATISTICS
+from cretta.paper.scale import SCALES
+from cretta.report.charts import FORMATS as FIGURES
+from cretta.report.tables import FORMATS as TABLES
+from cretta.training.backends import BACKENDS
 
 ROOT: Any = get_command(app)
+SLOW = {"torch", "numpy", "matplotlib", "pyarrow", "PIL", "kornia", "safetensors", "rich.progress"}
+"""Libraries that only the work of a command needs."""
 
 
 def commands(group: Any = ROOT, *path: str) -> Iterator[tuple[str, ...]]:
@@ -76,6 +91,51 @@ def test_help_fits_80_columns_and_its_examples_can_be_copied(
         while hasattr(target, "commands"):
             target = target.commands[arguments.pop(0)]
         target.make_context("example", arguments)  # raises on what the command does not take
+
+
+@pytest.mark.process
+def test_no_help_loads_a_slow_library() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from cretta.cli import app\n"
+        f"for path in {list(commands())!r}:\n"
+        "    assert CliRunner().invoke(app, [*path, '--help']).exit_code == 0, path\n"
+        f"    assert not {SLOW!r} & sys.modules.keys(), (path, {SLOW!r} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def option_help(*path: str, name: str) -> str:
+    command = ROOT
+    for part in path:
+        command = command.commands[part]
+    return str(next(parameter for parameter in command.params if parameter.name == name).help)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "choices"),
+    [
+        (("run",), "data", (*BENCHMARKS, "pacs")),
+        (("run",), "stream", STREAMS),
+        (("run",), "select", SELECT),
+        (("report",), "table", TABLES),
+        (("report",), "figure", FIGURES),
+        (("reproduce",), "scale", SCALES),
+        (("predict",), "model", models.names()),
+        (("predict",), "statistics", STATISTICS),
+        (("predict",), "guard", ACTIONS),
+        (("buffer", "build"), "select", SELECT),
+        (("buffer", "build"), "augment", AUGMENTATIONS),
+        (("buffer", "build"), "dataset", DATASETS),
+        (("train",), "dataset", (*DATASETS, "pacs")),
+        (("train",), "backend", BACKENDS),
+        (("data", "make"), "target", PUBLISHED),
+    ],
+)
+def test_choices_in_help_are_those_of_the_library(path: tuple[str, ...], name: str, choices: Iterable[str]) -> None:
+    text = option_help(*path, name=name)
+    for choice in choices:
+        assert re.search(rf"(?<![\w-]){re.escape(choice)}(?![\w-])", text), choice
 
 
 def test_examples_have_no_spaces_after_a_backslash() -> None:

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from cretta.bench import Run, Store
 from cretta.cli import app
 from cretta.cli.grids import duration
-from cretta.cli.run import _where
 from cretta.data import embedded
 
 SMALL = """
@@ -127,7 +126,7 @@ def test_streams(arguments: list[str], domains: tuple[str, ...], stream: str) ->
         (["--stream", "gradual", "--severity", "3"], "--severity"),
         (["--model", "nothing"], "nothing"),
         (["--preset", "mars"], "mars"),
-        (["--option", "beta"], "--option beta: give key=value"),
+        (["--option", "beta"], "--option beta: expected key=value"),
         (["--images", "0"], "--images 0: must be"),
         (["--buffer", "0"], "a buffer of 0 images: give a share"),
     ],
@@ -141,15 +140,3 @@ def test_bad_requests_get_a_message_and_leave_nothing(arguments: list[str], said
 
 def test_durations_in_words() -> None:
     assert [duration(seconds) for seconds in (40, 100, 5400, 12_000)] == ["40 s", "2 min", "1 h 30 min", "3 h 20 min"]
-
-
-@pytest.mark.parametrize(
-    ("stream", "domains", "told"),
-    [
-        ("iid", ("fog/5",), "embedded · fog/5 · iid"),
-        ("continual", ("fog/5", "frost/5"), "embedded · 2 domains from fog/5 on · continual"),
-        ("gradual", ("clean", "fog/1", "fog/2", "clean"), "embedded · fog · gradual"),
-    ],
-)
-def test_the_summary_says_where_a_run_begins(stream: str, domains: tuple[str, ...], told: str) -> None:
-    assert _where(Run(data="embedded", domains=domains, model="any", stream=stream)) == told

@@ -19,7 +19,8 @@ KILLS = 10
 # number of calls and the output.
 PROGRAM = """
 import json, os, signal, sys, tempfile, traceback
-import cretta.cli.train as command
+import cretta.training
+from cretta.cli import app
 import torch._dynamo  # otherwise each of them imports it with its optimizer
 
 calls = 0
@@ -32,15 +33,15 @@ def trained(limit, arguments):
             if calls == limit:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def counted(*positional, train=command.train, **options):
+    def counted(*positional, train=cretta.training.train, **options):
         sys.setprofile(count)
         try:
             return train(*positional, **options)
         finally:
             sys.setprofile(None)
 
-    command.train = counted
-    command.app(arguments, standalone_mode=False)
+    cretta.training.train = counted
+    app(arguments, standalone_mode=False)
 
 for line in sys.stdin:
     limit, arguments = json.loads(line)

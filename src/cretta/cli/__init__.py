@@ -1,11 +1,16 @@
-"""The command line: parses, calls, prints. A command is one file here, found by itself."""
+"""The command line: parses, calls, prints. A command is one file here.
+
+Commands import PyTorch and everything else that is slow to load in their functions, so that help appears at once.
+"""
 
 from importlib import import_module
-from pkgutil import iter_modules
 
 from cretta.cli.console import app
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+COMMANDS = ("demo", "predict", "run", "report", "reproduce", "train", "buffer", "data", "data_make")
+"""The modules that add commands to the application, in the order of its help."""
+
+for _name in COMMANDS:
+    import_module(f"{__name__}.{_name}")
 
 __all__ = ["app"]

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import TaskID
-from rich.table import Table
 
-from cretta.augment import AUGMENTATIONS
-from cretta.buffer import SELECT, SourceBuffer
-from cretta.cli import given
-from cretta.cli.console import App, app, check_output, console, plain_errors, share_bar
-from cretta.cli.datasets import NAMED
-from cretta.cli.predict import ArchitectureOption, ClassesOption, DeviceOption, MeanOption, StdOption
-from cretta.data.registry import DATASETS
+from cretta.cli import parse
+from cretta.cli.console import App, app, check_output, console
+from cretta.cli.options import (
+    MODEL,
+    ArchitectureOption,
+    ClassesOption,
+    DeviceOption,
+    MeanOption,
+    OverwriteOption,
+    RootOption,
+    SeedOption,
+    ShorterOption,
+    StdOption,
+)
 from cretta.errors import OptionError
-from cretta.models.opened import open_model
 from cretta.options import unknown
-from cretta.predict import open_images
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cretta.buffer import SourceBuffer
 
 BAR = 30
 SHOWN = 20
@@ -54,20 +61,23 @@ def build(
             show_default="as they are",
         ),
     ] = None,
-    shorter: Annotated[
-        int | None, typer.Option(help="The shorter side before the centre is cut out.", show_default="size / 0.875")
-    ] = None,
-    root: Annotated[Path | None, typer.Option(help="Where datasets lie.", show_default="as for cretta data")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
+    shorter: ShorterOption = None,
+    root: RootOption = None,
+    seed: SeedOption = 0,
     model: Annotated[
-        str | None, typer.Option(help="Whom to ask for confident or uncertain; as predict's.", show_default=False)
+        str | None,
+        typer.Option(
+            help="The source model, for --select confident or uncertain; as for `cretta predict`.",
+            rich_help_panel=MODEL,
+            show_default=False,
+        ),
     ] = None,
     architecture: ArchitectureOption = None,
     classes: ClassesOption = None,
     mean: MeanOption = None,
     std: StdOption = None,
     device: DeviceOption = "auto",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    overwrite: OverwriteOption = False,
 ) -> None:
     r"""Draw a buffer of source images, equally many of every class, for `cretta predict --buffer`.
 
@@ -84,48 +94,50 @@ def build(
         cretta buffer build train/ --output sure.safetensors --size 100 \
             --select confident --model net:make
     """
-    with plain_errors():
-        check_output(output, (".safetensors",))
-        if output.exists() and not overwrite:
-            raise OptionError(f"{output} exists already; choose another name, or pass --overwrite.")
-        for name, value, allowed in (("--select", select, SELECT), ("--augment", augment, AUGMENTATIONS)):
-            if value not in allowed:
-                raise unknown(name, value, allowed)
-        share = given.amount(size)
-        if select != "random" and model is None:
-            raise OptionError(f"--select {select} asks the source model: give --model, as for cretta predict.")
-        if dataset in NAMED and image_size is not None:
-            side = DATASETS[dataset].side
-            raise OptionError(f"--image-size: the images of {dataset} are of {side}x{side}; leave it out.")
-        scaled = given.size(image_size, "--image-size")
-        images = (
-            DATASETS[dataset].open("train", root, None)
-            if dataset in NAMED
-            else open_images(dataset, size=scaled, shorter=shorter)
+    from cretta.augment import AUGMENTATIONS
+    from cretta.buffer import SELECT, SourceBuffer
+    from cretta.cli.datasets import NAMED
+    from cretta.cli.progress import share_bar, task_updates
+    from cretta.data.registry import DATASETS
+    from cretta.models.opened import open_model
+    from cretta.predict import open_images
+
+    check_output(output, (".safetensors",))
+    if output.exists() and not overwrite:
+        raise OptionError(f"{output} exists already; choose another name, or pass --overwrite.")
+    for name, value, allowed in (("--select", select, SELECT), ("--augment", augment, AUGMENTATIONS)):
+        if value not in allowed:
+            raise unknown(name, value, allowed)
+    share = parse.share_or_count(size)
+    if select != "random" and model is None:
+        raise OptionError(f"--select {select} asks the source model: give --model, as for cretta predict.")
+    if dataset in NAMED and image_size is not None:
+        side = DATASETS[dataset].side
+        raise OptionError(f"--image-size: the images of {dataset} are of {side}x{side}; leave it out.")
+    scaled = parse.size(image_size, "--image-size")
+    images = (
+        DATASETS[dataset].open("train", root, None)
+        if dataset in NAMED
+        else open_images(dataset, size=scaled, shorter=shorter)
+    )
+    net = None
+    if model is not None:
+        values = parse.numbers(mean, "--mean"), parse.numbers(std, "--std")
+        net = open_model(
+            model,
+            architecture=architecture,
+            classes=classes,
+            mean=values[0],
+            std=values[1],
+            device=parse.device(device),
+        ).net
+    with share_bar() as bar:
+        buffer = SourceBuffer.sample(
+            images, share, select, seed, model=net, augment=augment, progress=task_updates(bar)
         )
-        net = None
-        if model is not None:
-            values = given.numbers(mean, "--mean"), given.numbers(std, "--std")
-            net = open_model(
-                model,
-                architecture=architecture,
-                classes=classes,
-                mean=values[0],
-                std=values[1],
-                device=given.device(device),
-            ).net
-        with share_bar() as bar:
-            tasks: dict[str, TaskID] = {}
-
-            def report(description: str, done: int, total: int) -> None:
-                if description not in tasks:
-                    tasks[description] = bar.add_task(description, total=total)
-                bar.update(tasks[description], completed=done)
-
-            buffer = SourceBuffer.sample(images, share, select, seed, model=net, augment=augment, progress=report)
-        buffer.save(output)
-        console.print(_table(buffer, output))
-        console.print(f"Buffer: {output}", soft_wrap=True)
+    buffer.save(output)
+    console.print(_table(buffer, output))
+    console.print(f"Buffer: {output}", soft_wrap=True)
 
 
 @buffer_app.command()
@@ -138,16 +150,21 @@ def show(
 
         cretta buffer show source.safetensors
     """
-    with plain_errors():
-        try:
-            buffer = SourceBuffer.load(file)
-        except OptionError:  # an augmentation that is code, and not in the file
-            buffer = SourceBuffer.load(file, augment="none")
-            console.print("Augmented by a callable that is not in the file; Python passes it again.")
-        console.print(_table(buffer, file))
+    from cretta.buffer import SourceBuffer
+
+    try:
+        buffer = SourceBuffer.load(file)
+    except OptionError:  # an augmentation that is code, and not in the file
+        buffer = SourceBuffer.load(file, augment="none")
+        console.print("Augmented by a callable that is not in the file; Python passes it again.")
+    console.print(_table(buffer, file))
 
 
 def _table(buffer: SourceBuffer, file: Path) -> Table:
+    from collections import Counter
+
+    from rich.table import Table
+
     table = Table(show_header=False, box=None, pad_edge=False)
     shape = " x ".join(map(str, buffer.images.shape[1:]))
     table.add_row("images", f"{len(buffer)}, each {shape} of {str(buffer.images.dtype).removeprefix('torch.')}")

@@ -1,31 +1,17 @@
-"""What every command shares: the application, its help, the terminal, plain errors, progress."""
+"""What all commands share: the application, its help, the terminal, plain errors."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
@@ -34,16 +20,12 @@ from cretta.errors import CrettaError, OptionError
 # Text is shown as it is: rich would color parts of words, and take [names] and :names: for markup.
 console = Console(highlight=False, markup=False, emoji=False)
 notices = Console(highlight=False, markup=False, emoji=False, stderr=True)
-EVERY = 30.0
-"""Seconds between lines of progress in a log."""
 # A keyword of the Python API with its value, unless it belongs to a path or to --option.
 _KEYWORD = re.compile(
     r"""(?<![\w./-])(?<!--option\ )([a-z]\w*)=('[^']*'|"[^"]*"|\([^()]*\)|\[[^][]*\]|…|[\w.+-]*[\w+-])""", re.VERBOSE
 )
 # A name with an underscore is a word of the API wherever it stands, unless it belongs to a path.
 _NAME = re.compile(r"(?<![\w./-])[a-z]+(?:_[a-z]+)+(?![\w/-]|\.\w)")
-WORDS = {TimeElapsedColumn: " elapsed", TimeRemainingColumn: " left"}
-_parameters: ContextVar[Sequence[Any]] = ContextVar("parameters", default=())
 
 
 def _readable(parameters: list[Any], ctx: Any) -> list[Any]:
@@ -59,8 +41,9 @@ def _readable(parameters: list[Any], ctx: Any) -> list[Any]:
 class Command(TyperCommand):
     """A command whose help ends with examples that can be copied: the indented lines at the end of its docstring."""
 
-    def __init__(self, *args: Any, help: str | None = None, **options: Any) -> None:
+    def __init__(self, *args: Any, help: str | None = None, resumable: bool = False, **options: Any) -> None:
         prose, _, self.examples = inspect.cleandoc(help or "").partition("\n\n    ")
+        self.resumable = resumable
         super().__init__(*args, help=prose, **options)
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -74,12 +57,18 @@ class Command(TyperCommand):
             console.print(f" Examples:\n\n    {self.examples}", soft_wrap=True)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; errors name its options."""
-        token = _parameters.set(self.params)
+        """Run the command; errors raised on purpose become messages that name its options."""
         try:
             return super().invoke(ctx)
-        finally:
-            _parameters.reset(token)
+        except CrettaError as error:
+            message = as_options(str(error), self.params)
+            notices.print(Text.assemble(("cretta: ", "red"), message), soft_wrap=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            if not self.resumable:
+                raise
+            notices.print("cretta: stopped; finished work is saved, run the same command again to continue.")
+            raise typer.Exit(130) from None
 
 
 class Group(TyperGroup):
@@ -103,16 +92,23 @@ class App(typer.Typer):
             rich_markup_mode="markdown",
         )
 
-    def command(self, name: str | None = None) -> Callable[[Any], Any]:  # type: ignore[override]  # all are alike
-        """Return a decorator that makes a function a command."""
-        return super().command(name, cls=Command)
+    def command(  # type: ignore[override]  # fewer choices than typer gives
+        self, name: str | None = None, *, resumable: bool = False
+    ) -> Callable[[Any], Any]:
+        """Return a decorator that makes a function a command.
+
+        ``resumable``: after Ctrl-C, the same command continues the work.
+        """
+        return super().command(name, cls=partial(Command, resumable=resumable))  # type: ignore[arg-type]  # a factory
 
 
 app = App("Keep an image classifier accurate and calibrated while the world drifts away from its training data.")
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
+        from importlib.metadata import version
+
         console.print(f"cretta {version('cretta')}")
         raise typer.Exit
 
@@ -134,17 +130,6 @@ def note(text: str) -> None:
 def count(number: int, noun: str) -> str:
     """Return "1 run", "2 runs"."""
     return f"{number} {noun}{'s' * (number != 1)}"
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Errors raised on purpose are messages to the user, not tracebacks."""
-    try:
-        yield
-    except CrettaError as error:
-        message = as_options(str(error), _parameters.get())
-        notices.print(Text.assemble(("cretta: ", "red"), message), soft_wrap=True)
-        raise typer.Exit(2) from None
 
 
 def as_options(message: str, parameters: Sequence[Any]) -> str:
@@ -171,90 +156,6 @@ def as_options(message: str, parameters: Sequence[Any]) -> str:
 
     message = _KEYWORD.sub(option, message)
     return _NAME.sub(lambda match: str(options[match[0]].opts[0]) if match[0] in options else match[0], message)
-
-
-@contextmanager
-def stopping(kept: str) -> Iterator[None]:
-    """Ctrl-C ends a command that can be taken up again; ``kept`` says what there is to go on from."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        notices.print(f"cretta: stopped; {kept}, and the same command goes on from there.", soft_wrap=True)
-        raise typer.Exit(130) from None
-
-
-class RateColumn(ProgressColumn):
-    """Units a second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self.unit = unit
-
-    def render(self, task: Task) -> Text:
-        """The speed of late, once there is one."""
-        return Text(f"{task.speed:.0f} {self.unit}/s" if task.speed else "", style="progress.data.speed")
-
-
-class Lines(Progress):
-    """Bars for a log: every 30 seconds a line on stderr that says how far the work is.
-
-    ``wait`` waits for so many seconds, and returns whether the work has ended.
-    """
-
-    def __init__(
-        self, *columns: str | ProgressColumn, wait: Callable[[float], bool] | None = None, **options: Any
-    ) -> None:
-        super().__init__(*columns, disable=True, auto_refresh=False, **options)
-        self._ended = Event()
-        self._wait = wait or self._ended.wait
-        self._thread: Thread | None = None
-
-    def start(self) -> None:
-        """Begin to write lines."""
-        self._thread = Thread(target=self._write, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End it."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _write(self) -> None:
-        while not self._wait(EVERY):
-            shown = [task for task in self.tasks if task.visible]
-            running = [task for task in shown if not task.finished] or shown[-1:]
-            self.console.print("; ".join(map(self._described, running)) or "working", soft_wrap=True)
-
-    def _described(self, task: Task) -> str:
-        parts = []
-        for column in self.columns:
-            shown = column(task) if isinstance(column, ProgressColumn) else column
-            if isinstance(shown, Text) and shown.plain and "-:--" not in shown.plain:
-                parts.append(shown.plain.strip() + WORDS.get(type(column), ""))
-        return ", ".join(parts)
-
-
-def progress_bar(unit: str = "images") -> Progress:
-    """A bar with a count, a rate and the time left; it vanishes when done."""
-    return bars(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(unit), TimeRemainingColumn()
-    )
-
-
-def share_bar() -> Progress:
-    """Return a bar with the share that is done and the time left."""
-    return bars(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-
-
-def bars(*columns: ProgressColumn) -> Progress:
-    """Return bars on stderr that vanish when done; into a log they write a line now and then."""
-    if not (notices.is_interactive and notices.file.isatty()):
-        return Lines(*columns, console=notices, speed_estimate_period=60)
-    # What is printed meanwhile goes above the bars if it goes to the same terminal, else where it should.
-    return Progress(
-        *columns, console=notices, transient=True, redirect_stdout=console.is_terminal, speed_estimate_period=60
-    )
 
 
 def check_folder(path: Path, option: str) -> None:

@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
-from cretta.cli.console import App, app, bars, console, plain_errors
-from cretta.data import check as checking
-from cretta.data import fetch
-from cretta.data.registry import RELEASES, release
-from cretta.data.releases import Release, data_root
+from cretta.cli.console import App, app, console
+from cretta.cli.options import RootOption
 from cretta.errors import StateError
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from cretta.data.releases import Release
 
 data_app = App("List, get, make and check datasets.")
 app.add_typer(data_app, name="data")
 
-Root = Annotated[
-    Path | None,
-    typer.Option(help="The folder of all datasets.", show_default="$CRETTA_DATA, else ~/.cache/cretta"),
-]
 COLORS = {"complete": "green", "incomplete": "yellow", "damaged": "red"}
 
 
 @data_app.command("list")
-def list_datasets(root: Root = None) -> None:
+def list_datasets(root: RootOption = None) -> None:
     """Show the datasets, their sizes, and which of them you have.
 
     All are below one folder, where `cretta data get` and `cretta data make` put them.
@@ -46,6 +34,9 @@ def list_datasets(root: Root = None) -> None:
         cretta data list
         cretta data list --root /data    # another folder than the default
     """
+    from cretta.data.registry import RELEASES
+    from cretta.data.releases import data_root
+
     home = data_root(root)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("name", "images", "download", "here"):
@@ -63,15 +54,19 @@ def list_datasets(root: Root = None) -> None:
 
 
 @data_app.command()
-def show(name: Annotated[str, typer.Argument(help="A dataset of `cretta data list`.")], root: Root = None) -> None:
+def show(
+    name: Annotated[str, typer.Argument(help="A dataset of `cretta data list`.")], root: RootOption = None
+) -> None:
     """Show the details of a dataset: where it comes from, its license, and how to read it.
 
     If you need an account to download it, the steps are shown.
 
         cretta data show imagenet
     """
-    with plain_errors():
-        record = release(name)
+    from cretta.data.registry import release
+    from cretta.data.releases import data_root
+
+    record = release(name)
     home = data_root(root)
     table = Table.grid(padding=(0, 2))
     for heading, text in (
@@ -92,7 +87,7 @@ def show(name: Annotated[str, typer.Argument(help="A dataset of `cretta data lis
 @data_app.command()
 def get(
     names: Annotated[list[str], typer.Argument(help="Datasets of `cretta data list`.", metavar="NAME")],
-    root: Root = None,
+    root: RootOption = None,
     source: Annotated[
         Path | None,
         typer.Option(
@@ -120,7 +115,11 @@ def get(
         # link to a folder that is unpacked already
         cretta data get pacs --from /data/PACS
     """
-    with plain_errors(), _bars() as progress:
+    from cretta.cli.progress import download_bars
+    from cretta.data import fetch
+    from cretta.data.registry import release
+
+    with download_bars() as progress:
         for name in names:
             release(name)
         tasks: dict[str, TaskID] = {}
@@ -151,7 +150,7 @@ def get(
 @data_app.command()
 def check(
     names: Annotated[list[str] | None, typer.Argument(help="Datasets of `cretta data list`.", metavar="NAME")] = None,
-    root: Root = None,
+    root: RootOption = None,
 ) -> None:
     """Read datasets, and report what is missing or damaged.
 
@@ -161,25 +160,30 @@ def check(
         cretta data check            # all that are there
         cretta data check cifar10
     """
+    from cretta.data.registry import RELEASES, release
+    from cretta.data.releases import data_root
+
     home = data_root(root)
-    with plain_errors():
-        records = [release(name) for name in names] if names else [r for r in RELEASES.values() if r.find(home)]
-        if not records:
-            console.print(f"No dataset is in {home}. Get one with: cretta data get NAME", soft_wrap=True)
-        results = [_check(record, root) for record in records]
-        if not all(results):
-            raise typer.Exit(1)
+    records = [release(name) for name in names] if names else [r for r in RELEASES.values() if r.find(home)]
+    if not records:
+        console.print(f"No dataset is in {home}. Get one with: cretta data get NAME", soft_wrap=True)
+    results = [_check(record, root) for record in records]
+    if not all(results):
+        raise typer.Exit(1)
 
 
 def _check(record: Release, root: Path | None) -> bool:
     """Print the findings; return whether all parts are complete."""
+    from cretta.cli.progress import bars
+    from cretta.data import check as checking
+
     try:
         path = record.path(root)
     except StateError as error:
         console.print(Text(str(error), style="red"), soft_wrap=True)
         return False
     table = Table.grid(padding=(0, 2), pad_edge=True)
-    with bars(TextColumn("{task.description}")) as progress:
+    with bars() as progress:
         task = progress.add_task(record.name, total=None)
 
         def show_part(part: str) -> None:
@@ -192,27 +196,3 @@ def _check(record: Release, root: Path | None) -> bool:
     console.print(Text.assemble((record.name, "bold"), f"  {path}"), soft_wrap=True)
     console.print(table)
     return all(finding.verdict == "complete" for finding in findings)
-
-
-class _Amount(DownloadColumn):
-    """Bytes done and in total; empty where the total is not known."""
-
-    def render(self, task: Task) -> Text:
-        return super().render(task) if task.total else Text()
-
-
-class _Speed(TransferSpeedColumn):
-    """Bytes per second, once they are known."""
-
-    def render(self, task: Task) -> Text:
-        return super().render(task) if task.speed else Text()
-
-
-def _bars() -> Progress:
-    return bars(
-        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-        BarColumn(bar_width=None, table_column=Column(ratio=1)),
-        _Amount(table_column=Column(no_wrap=True)),
-        _Speed(table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(table_column=Column(no_wrap=True)),
-    )

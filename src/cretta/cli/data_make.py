@@ -8,9 +8,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from cretta.cli.console import console, count, plain_errors, progress_bar
+from cretta.cli.console import console, count
 from cretta.cli.data import data_app
-from cretta.data.registry import dataset_path
+from cretta.cli.options import RootOption
 from cretta.errors import OptionError
 
 READERS = {
@@ -35,9 +35,7 @@ def data_make(
         Path | None,
         typer.Option(help="The folder to fill.", show_default="below --root, or FOLDER-C beside the folder"),
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Where datasets lie.", show_default="CRETTA_DATA or ~/.cache/cretta")
-    ] = None,
+    root: RootOption = None,
     corruption: Annotated[
         list[str] | None,
         typer.Option(help="A corruption to make; may be given several times.", show_default="the fifteen"),
@@ -86,38 +84,37 @@ def data_make(
         # ImageNet-C
         cretta data make imagenet/val --output ImageNet-C --size 224 --format jpeg
     """
+    from cretta.cli.progress import progress_bar
     from cretta.data.corruptions import CORRUPTIONS, SEVERITIES, VALIDATION_CORRUPTIONS
     from cretta.data.make import PUBLISHED, Format, make_folder, make_published
+    from cretta.data.registry import dataset_path
 
     corruptions = list(dict.fromkeys((corruption or list(CORRUPTIONS)) + list(VALIDATION_CORRUPTIONS) * validation))
-    with plain_errors():
-        if target not in PUBLISHED and not Path(target).is_dir():
-            raise OptionError(f"{target}: give one of {', '.join(PUBLISHED)}, or a folder that exists.")
-        if target in PUBLISHED and size is not None:
-            raise OptionError(f"--size {size}: {target} has the size it is published with; leave it out.")
-        _check_frost(
-            corruptions, lambda: dataset_path(target.removesuffix("-c"), root) if target in PUBLISHED else None
-        )
-        with progress_bar() as progress:
-            task = progress.add_task("reading", total=None)
+    if target not in PUBLISHED and not Path(target).is_dir():
+        raise OptionError(f"{target}: give one of {', '.join(PUBLISHED)}, or a folder that exists.")
+    if target in PUBLISHED and size is not None:
+        raise OptionError(f"--size {size}: {target} has the size it is published with; leave it out.")
+    _check_frost(corruptions, lambda: dataset_path(target.removesuffix("-c"), root) if target in PUBLISHED else None)
+    with progress_bar() as progress:
+        task = progress.add_task("reading", total=None)
 
-            def hear(domain: str, count: int, total: int) -> None:
-                progress.update(task, advance=count, total=total, description=domain)
+        def hear(domain: str, count: int, total: int) -> None:
+            progress.update(task, advance=count, total=total, description=domain)
 
-            common: dict[str, Any] = {
-                "output": output,
-                "images": images,
-                "corruptions": corruptions,
-                "severities": severity or SEVERITIES,
-                "seed": seed,
-                "parameters": parameters,
-                "workers": workers,
-                "progress": hear,
-            }
-            if target in PUBLISHED:
-                made = make_published(target, root=root, format=cast("Format | None", format), **common)
-            else:
-                made = make_folder(target, size=size, format=cast("Format", format or "png"), **common)
+        common: dict[str, Any] = {
+            "output": output,
+            "images": images,
+            "corruptions": corruptions,
+            "severities": severity or SEVERITIES,
+            "seed": seed,
+            "parameters": parameters,
+            "workers": workers,
+            "progress": hear,
+        }
+        if target in PUBLISHED:
+            made = make_published(target, root=root, format=cast("Format | None", format), **common)
+        else:
+            made = make_folder(target, size=size, format=cast("Format", format or "png"), **common)
     there = f", {made.there} {'was' if made.there == 1 else 'were'} there" if made.there else ""
     console.print(f"{count(made.new, 'image')} made{there}: {made.folder}", soft_wrap=True)
     reader = READERS.get(target, READ_FOLDER)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
-from cretta import demo as demonstration
-from cretta.bench import Store, run_all
-from cretta.bench.estimate import estimate
-from cretta.cli.console import app, check_output, console, plain_errors
-from cretta.cli.grids import Bars
-from cretta.report.tables import terminal
+from cretta.cli.console import app, check_output, console
+from cretta.cli.options import SeedOption
 
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
@@ -22,17 +17,13 @@ FIGURE_FORMATS = (".png", ".svg", ".pdf")
 def demo(
     shift: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A corruption to show on its own; may be given several times.", show_default="eight in a row"
-        ),
+        typer.Option(help="A corruption to show on its own; can be repeated.", show_default="eight in a row"),
     ] = None,
-    severity: Annotated[int, typer.Option(help="How strong, from 1 to 5.")] = 5,
-    images: Annotated[int, typer.Option(help="How many images per shift, at most 2000.")] = 400,
-    batch_size: Annotated[int, typer.Option(help="How many images arrive at once.")] = 50,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    output: Annotated[Path, typer.Option(help="Where to write the figure (.png, .svg or .pdf).")] = Path(
-        "cretta-demo.png"
-    ),
+    severity: Annotated[int, typer.Option(help="Strength of the corruption, from 1 to 5.")] = 5,
+    images: Annotated[int, typer.Option(help="Images per shift, at most 2000.")] = 400,
+    batch_size: Annotated[int, typer.Option(help="Images per batch.")] = 50,
+    seed: SeedOption = 0,
+    output: Annotated[Path, typer.Option(help="File for the figure (.png, .svg or .pdf).")] = Path("cretta-demo.png"),
 ) -> None:
     """Show what adaptation does when the data drifts, on real images that come with cretta; needs no network.
 
@@ -48,10 +39,17 @@ def demo(
         # one shift, over more batches
         cretta demo --shift glass_blur --images 2000
     """
-    from cretta.report.charts import write_chart
+    from tempfile import TemporaryDirectory
 
-    with plain_errors(), TemporaryDirectory(prefix="cretta-demo-") as folder:
-        check_output(output, FIGURE_FORMATS)
+    from cretta import demo as demonstration
+    from cretta.bench import Store, run_all
+    from cretta.bench.estimate import estimate
+    from cretta.cli.grids import Bars
+    from cretta.report.charts import write_chart
+    from cretta.report.tables import terminal
+
+    check_output(output, FIGURE_FORMATS)
+    with TemporaryDirectory(prefix="cretta-demo-") as folder:
         runs, workshop = demonstration.plan(
             shift or (), severity=severity, images=images, batch_size=batch_size, seed=seed
         )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from cretta.bench import BatchRow, Result, Run, Store, Workshop, run_all
 from cretta.bench.estimate import estimate
-from cretta.cli.console import bars, console, count
-
-STORE = Path("results")
+from cretta.cli.console import console, count
+from cretta.cli.progress import bars
 
 
 def execute(runs: Sequence[Run], store: Store, workshop: Workshop) -> dict[Run, Result]:
@@ -54,9 +52,7 @@ class Bars:
         self._images = 0
         self._seen = 0
         told = TextColumn("{task.fields[told]}")
-        self._progress = bars(
-            TextColumn("{task.description}"), BarColumn(), told, TimeElapsedColumn(), TimeRemainingColumn()
-        )
+        self._progress = bars(BarColumn(), told, TimeElapsedColumn(), TimeRemainingColumn())
         self._overall = self._progress.add_task("all", total=sum(seconds.values()), told=f"0/{count(self._due, 'run')}")
         self._current: TaskID | None = None
 

@@ -2,68 +2,49 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import TaskID
-from rich.table import Table
 
-from cretta import methods
-from cretta.adapter import Adapter
-from cretta.buffer import SourceBuffer
-from cretta.cli import given
-from cretta.cli.console import app, console, note, plain_errors, progress_bar
-from cretta.cli.datasets import note_order
-from cretta.data import FileDataset, ImageDataset, embedded
-from cretta.data.folder import class_file, some, subfolders
-from cretta.data.folder import class_names as read_class_names
+from cretta.cli import parse
+from cretta.cli.console import app, console, note
+from cretta.cli.options import (
+    ADAPTATION,
+    IMAGES,
+    MODEL,
+    ArchitectureOption,
+    ClassesOption,
+    DeviceOption,
+    MeanOption,
+    OverwriteOption,
+    SeedOption,
+    ShorterOption,
+    StdOption,
+)
 from cretta.errors import OptionError
-from cretta.models.opened import Opened, open_model
-from cretta.monitor.collapse import CollapseWarning
 from cretta.options import unknown
-from cretta.predict import Summary, open_images
-from cretta.predict import predict as run
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+    from rich.table import Table
+
+    from cretta.adapter import Adapter
+    from cretta.buffer import SourceBuffer
+    from cretta.data import ImageDataset
+    from cretta.models.opened import Opened
+    from cretta.predict import Summary
 
 LABELS = {"auto": None, "yes": True, "no": False}
 ORDERS = ("auto", "files", "random")
 SHOWN = 3
-MODEL, IMAGES, ADAPTATION, OUTPUT = "The model", "The images", "Adaptation", "The output"
-
-ModelOption = Annotated[
-    str,
-    typer.Option(
-        help="wrn-40-2-cifar10 (comes with cretta); a checkpoint, with --architecture and --classes; module:callable; "
-        "a file of torch.export.save (.pt2); or one of torch.jit.save, for source and bn_adapt.",
-        rich_help_panel=MODEL,
-        show_default=False,
-    ),
-]
-ArchitectureOption = Annotated[
-    str | None, typer.Option(help="Of a checkpoint: wrn-40-2, resnet-26, …", rich_help_panel=MODEL, show_default=False)
-]
-ClassesOption = Annotated[
-    int | None, typer.Option(help="How many, of a checkpoint.", rich_help_panel=MODEL, show_default=False)
-]
-MeanOption = Annotated[
-    str | None,
-    typer.Option(
-        help="For a model that wants normalised images: 0.485,0.456,0.406", rich_help_panel=MODEL, show_default=False
-    ),
-]
-StdOption = Annotated[
-    str | None, typer.Option(help="Likewise: 0.229,0.224,0.225", rich_help_panel=MODEL, show_default=False)
-]
-DeviceOption = Annotated[
-    str, typer.Option(help="auto, cpu, cuda or cuda:1; auto is a GPU if there is one.", rich_help_panel=MODEL)
-]
+"""Warnings of the guard that are printed; the output has all of them."""
 
 
-@app.command()
+@app.command(resumable=True)
 def predict(
     images: Annotated[
         Path,
@@ -72,10 +53,18 @@ def predict(
             show_default=False,
         ),
     ],
-    model: ModelOption,
-    output: Annotated[
-        Path, typer.Option(help="Where predictions go (.parquet or .csv).", rich_help_panel=OUTPUT)
-    ] = Path("predictions.parquet"),
+    model: Annotated[
+        str,
+        typer.Option(
+            help="wrn-40-2-cifar10 (comes with cretta); a checkpoint, with --architecture and --classes; "
+            "module:callable; a file of torch.export.save (.pt2); or one of torch.jit.save, for source and bn_adapt.",
+            rich_help_panel=MODEL,
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="File for the predictions (.parquet or .csv).")] = Path(
+        "predictions.parquet"
+    ),
     method: Annotated[str, typer.Option(help="How to adapt; source does not.", rich_help_panel=ADAPTATION)] = "cretta",
     buffer: Annotated[
         str | None,
@@ -113,7 +102,7 @@ def predict(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="How many images at once.", rich_help_panel=ADAPTATION)] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.", rich_help_panel=ADAPTATION)] = 0,
+    seed: SeedOption = 0,
     continue_from: Annotated[
         Path | None,
         typer.Option(
@@ -124,9 +113,7 @@ def predict(
     ] = None,
     keep_state: Annotated[
         Path | None,
-        typer.Option(
-            help="Keep the adapted state here at the end (.safetensors).", rich_help_panel=OUTPUT, show_default=False
-        ),
+        typer.Option(help="Save the adapted state here at the end (.safetensors).", show_default=False),
     ] = None,
     size: Annotated[
         str | None,
@@ -136,12 +123,7 @@ def predict(
             show_default="the model's, if known",
         ),
     ] = None,
-    shorter: Annotated[
-        int | None,
-        typer.Option(
-            help="The shorter side before the centre is cut out.", rich_help_panel=IMAGES, show_default="size / 0.875"
-        ),
-    ] = None,
+    shorter: ShorterOption = None,
     order: Annotated[
         str,
         typer.Option(
@@ -178,13 +160,9 @@ def predict(
     mean: MeanOption = None,
     std: StdOption = None,
     device: DeviceOption = "auto",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.", rich_help_panel=OUTPUT)] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Discard unfinished work and start over.", rich_help_panel=OUTPUT)
-    ] = False,
-    save_every: Annotated[
-        float, typer.Option(help="Seconds between saves of the work so far.", rich_help_panel=OUTPUT)
-    ] = 10.0,
+    overwrite: OverwriteOption = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard unfinished work and start over.")] = False,
+    save_every: Annotated[float, typer.Option(help="Seconds between saves of the work so far.")] = 10.0,
 ) -> None:
     r"""Predict a folder of images with a model that adapts to them as it goes; no labels needed.
 
@@ -217,12 +195,21 @@ def predict(
         # all options of a method
         python -c "import cretta; help(cretta.methods.get('tent'))"
     """
-    with plain_errors(), _plain_warnings():
+    from cretta import methods
+    from cretta.cli.datasets import note_order
+    from cretta.cli.progress import progress_bar
+    from cretta.data import FileDataset
+    from cretta.data.folder import class_file, some, subfolders
+    from cretta.data.folder import class_names as read_class_names
+    from cretta.models.opened import open_model
+    from cretta.predict import predict as predict_dataset
+
+    with _warnings_as_notes():
         if labels not in LABELS:
             raise unknown("--labels", labels, LABELS)
         if order not in ORDERS:
             raise unknown("--order", order, ORDERS)
-        chosen = given.options(method, option or [])
+        chosen = parse.options(method, option or [])
         for name, value in (("statistics", statistics), ("guard", guard)):
             if value is not None and name in chosen:
                 raise OptionError(f"--{name} and --option {name}=… say the same thing; give one of them.")
@@ -232,9 +219,9 @@ def predict(
             model,
             architecture=architecture,
             classes=classes,
-            mean=given.numbers(mean, "--mean"),
-            std=given.numbers(std, "--std"),
-            device=given.device(device),
+            mean=parse.numbers(mean, "--mean"),
+            std=parse.numbers(std, "--std"),
+            device=parse.device(device),
         )
         opened.check(method, chosen.get("statistics"))
         names = opened.classes if class_names is None else read_class_names(class_names)
@@ -251,7 +238,7 @@ def predict(
             adapter.restore(continue_from)
         shuffle = order == "random" or (order == "auto" and _in_folders(dataset))
         _advise(adapter, dataset, opened, buffer, batch_size, shuffle=shuffle and order == "auto")
-        with progress_bar() as progress, _interruptible():
+        with progress_bar() as progress:
             bar: list[TaskID] = []
 
             def hear(count: int) -> None:
@@ -260,7 +247,7 @@ def predict(
                     bar.append(progress.add_task(method, total=len(dataset), completed=count))
                 progress.update(bar[0], completed=count)
 
-            summary = run(
+            summary = predict_dataset(
                 dataset,
                 adapter,
                 output=output,
@@ -291,7 +278,10 @@ def predict(
 
 
 def open_buffer(spec: str, seed: int) -> SourceBuffer:
-    """A buffer from a file, or from the images that come with cretta."""
+    """Return a buffer from a file, or from the images that come with cretta."""
+    from cretta.buffer import SourceBuffer
+    from cretta.data import embedded
+
     if spec != "embedded":
         return SourceBuffer.load(spec)
     train = embedded("train")
@@ -301,7 +291,9 @@ def open_buffer(spec: str, seed: int) -> SourceBuffer:
 def _dataset(
     images: Path, size: str | None, shorter: int | None, labelled: bool | None, names: tuple[str, ...], opened: Opened
 ) -> ImageDataset:
-    sides = given.size(size)
+    from cretta.predict import open_images
+
+    sides = parse.size(size)
     if sides is None and images.suffix not in (".npy", ".npz"):
         if len(opened.shape) == 4 and opened.shape[2] is not None and opened.shape[3] is not None:
             sides = (opened.shape[2], opened.shape[3])
@@ -314,6 +306,8 @@ def _dataset(
 def _adapter(
     opened: Opened, method: str, buffer: SourceBuffer | None, preset: str | None, options: dict[str, Any]
 ) -> Adapter[Any]:
+    from cretta import methods
+
     try:
         return methods.adapt(opened.net, method, buffer=buffer, preset=preset, **options)
     except OptionError as wrong:
@@ -327,6 +321,8 @@ def _adapter(
 
 
 def _in_folders(dataset: ImageDataset) -> bool:
+    from cretta.data import FileDataset
+
     return isinstance(dataset, FileDataset) and len({file.parent for file in dataset.files}) > 1
 
 
@@ -349,17 +345,10 @@ def _advise(
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        note("stopped. What is done is kept; the same command goes on with it.")
-        raise typer.Exit(130) from None
-
-
-@contextmanager
-def _plain_warnings() -> Iterator[None]:
+def _warnings_as_notes() -> Iterator[None]:
     """Warnings meant for the user are notes; of the guard's only the first few, for rows have them all."""
+    from cretta.monitor.collapse import CollapseWarning
+
     others, collapses = warnings.showwarning, 0
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
@@ -380,6 +369,8 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _file_hash(path: Path) -> str | None:
+    import hashlib
+
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -387,6 +378,8 @@ def _file_hash(path: Path) -> str | None:
 
 
 def _table(summary: Summary, *, learns: bool) -> Table:
+    from rich.table import Table
+
     table = Table(show_header=False, box=None, pad_edge=False)
     read = summary.images - summary.unreadable
     unreadable = f", {summary.unreadable} of them could not be read" if summary.unreadable else ""

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from PIL import Image, ImageOps
-from rich.progress import Progress
 
-from cretta.bench import Result, Store, Workshop
-from cretta.cli.console import app, check_folder, check_output, console, count, plain_errors, progress_bar
-from cretta.cli.grids import STORE
-from cretta.data import ImageDataset
-from cretta.data.dataset import Pixels
-from cretta.data.domains import CLEAN
+from cretta.cli.console import app, check_folder, check_output, console, count
+from cretta.cli.options import DEFAULT_STORE, FigureFormatsOption, RootOption, StoreOption, TableFormatsOption
 from cretta.errors import CrettaError, OptionError, StateError
 from cretta.options import unknown
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from cretta.bench import Result, Workshop
+    from cretta.data import ImageDataset
+    from cretta.data.dataset import Pixels
 
 IMAGES = 6
 """Examples of each shift."""
@@ -30,16 +30,16 @@ SHIFTS = 24
 
 @app.command()
 def report(
-    store: Annotated[Path, typer.Option(help="Where results are kept.")] = STORE,
+    store: StoreOption = DEFAULT_STORE,
     output: Annotated[Path, typer.Option(help="Where the page goes (.html).")] = Path("cretta-report.html"),
     title: Annotated[str, typer.Option(help="Of the page.")] = "cretta report",
     files: Annotated[
         Path | None, typer.Option(help="Also write tables and figures as files into this folder.", show_default="none")
     ] = None,
-    table: Annotated[list[str] | None, typer.Option(help="md, latex, csv.", show_default="all three")] = None,
-    figure: Annotated[list[str] | None, typer.Option(help="png, svg, pdf.", show_default="all three")] = None,
+    table: TableFormatsOption = None,
+    figure: FigureFormatsOption = None,
     examples: Annotated[bool, typer.Option(help="Show images of each shift, if the data are there.")] = True,
-    root: Annotated[Path | None, typer.Option(help="Where datasets lie.", show_default="as for cretta data")] = None,
+    root: RootOption = None,
 ) -> None:
     """Put all results on one page that opens in any browser, without a network.
 
@@ -53,6 +53,8 @@ def report(
         # tables and figures for a paper as well
         cretta report --files paper --table latex --figure pdf
     """
+    from cretta.bench import Workshop
+    from cretta.cli.progress import progress_bar
     from cretta.report.charts import FORMATS as FIGURES
     from cretta.report.charts import write_chart
     from cretta.report.groups import grouped
@@ -61,37 +63,38 @@ def report(
     from cretta.report.tables import FORMATS as TABLES
     from cretta.report.tables import write_table
 
-    with plain_errors():
-        check_output(output, (".html", ".htm"))
-        if files is not None:
-            check_folder(files, "--files")
-        table_formats, figure_formats = table or list(TABLES), figure or list(FIGURES)
-        for option, asked, known in (("--table", table_formats, TABLES), ("--figure", figure_formats, FIGURES)):
-            for each in asked:
-                if each not in known:
-                    raise unknown(f"{option} format", each, known)
-        if files is None and (table or figure):
-            raise OptionError("--table and --figure are formats of the files that --files writes: give its folder too.")
-        with progress_bar("runs") as progress:
-            results = _read(store, progress)
-            shown, notes = _examples(results, Workshop(root), progress) if examples else ({}, [])
-        size = write_page(results, output, examples=shown, notes=notes, title=title)
-        for note in notes:
-            console.print(note, soft_wrap=True)
-        if files is not None:
-            files.mkdir(parents=True, exist_ok=True)
-            groups = grouped(results)
-            written = [write_table(each, files, form) for each in summary_tables(groups) for form in table_formats]
-            for chart in summary_charts(groups):
-                for form in figure_formats:
-                    write_chart(chart, files / f"{chart.name}.{form}")
-                    written.append(files / f"{chart.name}.{form}")
-            console.print(f"Tables and figures: {count(len(written), 'file')} in {files}", soft_wrap=True)
+    check_output(output, (".html", ".htm"))
+    if files is not None:
+        check_folder(files, "--files")
+    table_formats, figure_formats = table or list(TABLES), figure or list(FIGURES)
+    for option, asked, known in (("--table", table_formats, TABLES), ("--figure", figure_formats, FIGURES)):
+        for each in asked:
+            if each not in known:
+                raise unknown(f"{option} format", each, known)
+    if files is None and (table or figure):
+        raise OptionError("--table and --figure are formats of the files that --files writes: give its folder too.")
+    with progress_bar("runs") as progress:
+        results = _read(store, progress)
+        shown, notes = _examples(results, Workshop(root), progress) if examples else ({}, [])
+    size = write_page(results, output, examples=shown, notes=notes, title=title)
+    for note in notes:
+        console.print(note, soft_wrap=True)
+    if files is not None:
+        files.mkdir(parents=True, exist_ok=True)
+        groups = grouped(results)
+        written = [write_table(each, files, form) for each in summary_tables(groups) for form in table_formats]
+        for chart in summary_charts(groups):
+            for form in figure_formats:
+                write_chart(chart, files / f"{chart.name}.{form}")
+                written.append(files / f"{chart.name}.{form}")
+        console.print(f"Tables and figures: {count(len(written), 'file')} in {files}", soft_wrap=True)
     told = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     console.print(f"Page of {count(len(results), 'run')}, {told}: {output}", soft_wrap=True)
 
 
 def _read(folder: Path, progress: Progress) -> list[Result]:
+    from cretta.bench import Store
+
     # A store makes its folder: one that is not there must stay so.
     keys = Store(folder).keys() if folder.is_dir() else []
     if not keys:
@@ -132,6 +135,8 @@ def _examples(results: Sequence[Result], workshop: Workshop, progress: Progress)
 
 def _strongest(domains: Iterable[str]) -> list[str]:
     """The clean images first, then each corruption at the highest of its severities."""
+    from cretta.data.domains import CLEAN
+
     found: dict[str, str] = {CLEAN: CLEAN}
     for domain in sorted(set(domains)):
         found[domain.rpartition("/")[0] or domain] = domain
@@ -140,6 +145,9 @@ def _strongest(domains: Iterable[str]) -> list[str]:
 
 def _strip(dataset: ImageDataset) -> Pixels:
     """Images from all over the dataset, side by side."""
+    import numpy as np
+    from PIL import Image, ImageOps
+
     count = min(IMAGES, len(dataset))
     images = [Image.fromarray(dataset[place * len(dataset) // count][0]) for place in range(count)]
     side = min(SIDE, max(max(image.size) for image in images))

@@ -5,26 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cretta.cli import given
-from cretta.cli.console import app, bars, check_output, console, plain_errors, stopping
-from cretta.cli.datasets import NAMED
-from cretta.data import ImageDataset, image_folder
-from cretta.data.pacs import DOMAINS as PACS_DOMAINS
-from cretta.data.registry import DATASETS, dataset_path
+from cretta.cli import parse
+from cretta.cli.console import app, check_output, console
+from cretta.cli.options import DeviceOption, OverwriteOption, RootOption, SeedOption
 from cretta.errors import OptionError
-from cretta.models import build
-from cretta.models.classifier import Classifier
-from cretta.models.opened import open_model
-from cretta.models.weights import warm_start
 from cretta.options import unknown
-from cretta.training import Progress, Recipe, Trained, checkpoint_settings, train
-from cretta.training.curve import draw_curve
+
+if TYPE_CHECKING:
+    from cretta.data import ImageDataset
+    from cretta.training import Progress, Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +34,7 @@ class Settings:
     recipe: dict[str, Any]
 
 
-@app.command("train")
+@app.command("train", resumable=True)
 def train_command(
     output: Annotated[Path, typer.Option(help="Where the weights go (.safetensors).")],
     dataset: Annotated[
@@ -60,7 +53,7 @@ def train_command(
     learn: Annotated[str, typer.Option(help="all parameters, or only those of 'norm and head'.")] = "all",
     epochs: Annotated[float | None, typer.Option(help="Passes over the training images.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Train for this long instead, over all restarts.")] = None,
-    root: Annotated[Path | None, typer.Option(help="Where datasets lie.", show_default="as for cretta data")] = None,
+    root: RootOption = None,
     test: Annotated[Path | None, typer.Option(help="For a folder: another one, to test on.")] = None,
     size: Annotated[int | None, typer.Option(min=1, help="For a folder: scale and crop images to this side.")] = None,
     batch_size: Annotated[int, typer.Option(help="Images per step.")] = 128,
@@ -81,10 +74,10 @@ def train_command(
         str, typer.Option(help="auto (times them and takes the fastest), plain, kernels or bfloat16.")
     ] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="all cores")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "cpu",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    device: DeviceOption = "cpu",
+    overwrite: OverwriteOption = False,
     save_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 60.0,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: SeedOption = 0,
 ) -> None:
     r"""Train a source model that is robust before any adaptation (AugMix), and can be stopped at any time.
 
@@ -105,46 +98,51 @@ def train_command(
             --batch-size 32 --lr 0.03 --augmix 0 --progressive 0 \
             --output 'pacs-{source}.safetensors'
     """
-    with plain_errors(), stopping("the state is saved beside the output"):
-        check_output(output, (".safetensors",))
-        if output.exists() and not overwrite:
-            raise OptionError(f"{output} exists already; choose another name, or pass --overwrite.")
-        if resume:
-            if dataset is not None:
-                raise OptionError(f"--resume takes the dataset from the checkpoint: leave out {dataset!r}.")
-            settings = Settings(**checkpoint_settings(output))
-        else:
-            if dataset is None:
-                raise OptionError(f"no dataset: give one of {', '.join(NAMED)}, a folder, or --resume.")
-            recipe = Recipe(
-                epochs=epochs,
-                minutes=minutes,
-                batch_size=batch_size,
-                lr=lr,
-                warmup=warmup,
-                weight_decay=weight_decay,
-                augmix=augmix,
-                jsd=jsd,
-                progressive=progressive,
-                average=average,
-                holdout=holdout,
-                learn=learn,
-                best=best,
-                backend=backend,
-                seed=seed,
-            )
-            places = [str(path) if path else None for path in (root, test)]
-            settings = Settings(
-                dataset, architecture, init, places[0], places[1], size, threads, dataclasses.asdict(recipe)
-            )
-        if settings.dataset == "pacs":
-            _train_each_domain(settings, output, device, save_every)
-        else:
-            _report(*_train(settings, output, device, save_every), output)
+    from cretta.cli.datasets import NAMED
+    from cretta.training import Recipe, checkpoint_settings
+
+    check_output(output, (".safetensors",))
+    if output.exists() and not overwrite:
+        raise OptionError(f"{output} exists already; choose another name, or pass --overwrite.")
+    if resume:
+        if dataset is not None:
+            raise OptionError(f"--resume takes the dataset from the checkpoint: leave out {dataset!r}.")
+        settings = Settings(**checkpoint_settings(output))
+    else:
+        if dataset is None:
+            raise OptionError(f"no dataset: give one of {', '.join(NAMED)}, a folder, or --resume.")
+        recipe = Recipe(
+            epochs=epochs,
+            minutes=minutes,
+            batch_size=batch_size,
+            lr=lr,
+            warmup=warmup,
+            weight_decay=weight_decay,
+            augmix=augmix,
+            jsd=jsd,
+            progressive=progressive,
+            average=average,
+            holdout=holdout,
+            learn=learn,
+            best=best,
+            backend=backend,
+            seed=seed,
+        )
+        places = [str(path) if path else None for path in (root, test)]
+        settings = Settings(
+            dataset, architecture, init, places[0], places[1], size, threads, dataclasses.asdict(recipe)
+        )
+    if settings.dataset == "pacs":
+        _train_each_domain(settings, output, device, save_every)
+    else:
+        _report(*_train(settings, output, device, save_every), output)
 
 
 def _train_each_domain(settings: Settings, output: Path, device: str, save_every: float) -> None:
     """Train one model on each domain of PACS that has none yet."""
+    from cretta.data.pacs import DOMAINS as PACS_DOMAINS
+    from cretta.data.registry import dataset_path
+
     if "{source}" not in output.name:
         raise OptionError(
             f"--output {output}: for pacs, give a name with {{source}}, as in pacs-{{source}}.safetensors."
@@ -170,6 +168,17 @@ def _report(trained: Trained, testing: ImageDataset | None, output: Path) -> Non
 
 
 def _train(settings: Settings, output: Path, device: str, save_every: float) -> tuple[Trained, ImageDataset | None]:
+    import torch
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from cretta.cli.progress import bars
+    from cretta.models import build
+    from cretta.models.classifier import Classifier
+    from cretta.models.opened import open_model
+    from cretta.models.weights import warm_start
+    from cretta.training import Recipe, train
+    from cretta.training.curve import draw_curve
+
     recipe = Recipe(**settings.recipe)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
@@ -183,12 +192,7 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
         replaced = warm_start(model, source)
         if replaced:
             console.print(f"not taken from {settings.init}, for their shape differs: {', '.join(replaced)}")
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[details]}"),
-    )
+    columns = BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[details]}")
     with bars(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task(f"{settings.architecture} on {training.name}", total=1.0, details="")
 
@@ -210,7 +214,7 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
                 "init": settings.init,
             },
             settings=dataclasses.asdict(settings),
-            device=given.device(device),
+            device=parse.device(device),
             save_every=save_every,
             progress=show,
         )
@@ -220,6 +224,10 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
 
 def _datasets(settings: Settings) -> tuple[ImageDataset, ImageDataset | None]:
     """Return the training images, and those to test on."""
+    from cretta.cli.datasets import NAMED
+    from cretta.data import image_folder
+    from cretta.data.registry import DATASETS
+
     name, root = settings.dataset, Path(settings.root) if settings.root else None
     if name in NAMED:
         record = DATASETS[name]

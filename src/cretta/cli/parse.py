@@ -1,0 +1,103 @@
+"""Convert text from the command line to values."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cretta.cli.console import count
+from cretta.errors import OptionError
+from cretta.options import unknown
+
+if TYPE_CHECKING:
+    import torch
+
+    from cretta.data.dataset import Size
+
+WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def size(text: str | None, option: str = "--size") -> Size:
+    """Return the image size: a side, ``224``, or height and width, ``32x48``."""
+    if text is None:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
+        raise OptionError(f"{option} {text}: expected a side, such as 224, or height and width, such as 32x32.")
+    numbers = [int(side) for side in sides]
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+    """Return numbers that are separated by commas, ``0.5,0.5,0.5``."""
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"{option} {text}: expected numbers separated by commas, such as 0.5,0.5,0.5.") from None
+
+
+def share_or_count(text: str, option: str = "--size") -> float:
+    """Return a share, which has a decimal point, ``0.1``, or a number of images, ``1000``."""
+    try:
+        return int(text) if text.lstrip("+-").isdecimal() else float(text)
+    except ValueError:
+        raise OptionError(f"{option} {text}: expected a share, such as 0.1, or a number, such as 1000.") from None
+
+
+def device(text: str) -> torch.device:
+    """Return the device; ``auto`` is the GPU if there is one."""
+    import torch
+
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        raise OptionError(f"--device {text}: expected auto, cpu, cuda or cuda:1.") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        gpus = count(torch.cuda.device_count(), "GPU")
+        raise OptionError(f"--device {text}: PyTorch sees {gpus} here; use auto or cpu.")
+    if device.type not in ("cpu", "cuda"):
+        raise OptionError(f"--device {text}: expected auto, cpu, cuda or cuda:1.")
+    return device
+
+
+def options(method: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """Return ``key=value`` pairs as options of a method, with the types that the method declares."""
+    from cretta import methods
+
+    declared = methods.get(method).option_type
+    kinds = typing.get_type_hints(declared)
+    values: dict[str, Any] = {}
+    for text in pairs:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise OptionError(f"--option {text}: expected key=value, such as lr=0.001.")
+        if name not in declared.names():
+            raise unknown(f"option of {method}", name, declared.names())
+        if name in values:
+            raise OptionError(f"--option {text}: {name} is given twice; leave one out.")
+        values[name] = _value(value, kinds[name])
+    return values
+
+
+def _value(text: str, kind: Any) -> Any:
+    """Return ``text`` as one of the types that ``kind`` allows, else unchanged: the option then raises the error."""
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if type(None) in kinds and text.lower() == "none":
+        return None
+    for allowed in kinds:
+        if allowed is bool and text.lower() in WORDS:
+            return WORDS[text.lower()]
+        if typing.get_origin(allowed) is tuple:
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        if allowed in (int, float):
+            try:
+                return allowed(text)
+            except ValueError:
+                continue
+    return text

@@ -1,0 +1,144 @@
+"""Progress of long commands: bars in a terminal, a line every 30 seconds in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event, Thread
+from typing import Any
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Column
+from rich.text import Text
+
+from cretta.cli.console import console, notices
+
+EVERY = 30.0
+"""Seconds between lines of progress in a log."""
+WORDS = {TimeElapsedColumn: " elapsed", TimeRemainingColumn: " left"}
+
+
+class RateColumn(ProgressColumn):
+    """Units per second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task: Task) -> Text:
+        """Return the recent speed; nothing before it is known."""
+        return Text(f"{task.speed:.0f} {self.unit}/s" if task.speed else "", style="progress.data.speed")
+
+
+class Lines(Progress):
+    """Bars for a log: every 30 seconds a line on stderr that says how far the work is.
+
+    ``wait`` waits for so many seconds, and returns whether the work has ended.
+    """
+
+    def __init__(
+        self, *columns: str | ProgressColumn, wait: Callable[[float], bool] | None = None, **options: Any
+    ) -> None:
+        super().__init__(*columns, disable=True, auto_refresh=False, **options)
+        self._ended = Event()
+        self._wait = wait or self._ended.wait
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Begin to write lines."""
+        self._thread = Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _write(self) -> None:
+        while not self._wait(EVERY):
+            shown = [task for task in self.tasks if task.visible]
+            running = [task for task in shown if not task.finished] or shown[-1:]
+            self.console.print("; ".join(map(self._described, running)) or "working", soft_wrap=True)
+
+    def _described(self, task: Task) -> str:
+        parts = []
+        for column in self.columns:
+            shown = column(task) if isinstance(column, ProgressColumn) else column
+            if isinstance(shown, Text) and shown.plain and "-:--" not in shown.plain:
+                parts.append(shown.plain.strip() + WORDS.get(type(column), ""))
+        return ", ".join(parts)
+
+
+def progress_bar(unit: str = "images") -> Progress:
+    """A bar with a count, a rate and the time left; it vanishes when done."""
+    return bars(BarColumn(), MofNCompleteColumn(), RateColumn(unit), TimeRemainingColumn())
+
+
+def task_updates(progress: Progress) -> Callable[[str, float, float], None]:
+    """Return a callback (description, done, total) that adds a bar for each new description, and moves it."""
+    tasks: dict[str, TaskID] = {}
+
+    def update(description: str, done: float, total: float) -> None:
+        if description not in tasks:
+            tasks[description] = progress.add_task(description, total=total)
+        progress.update(tasks[description], completed=done)
+
+    return update
+
+
+def share_bar() -> Progress:
+    """Return a bar with the share that is done and the time left."""
+    return bars(BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+
+
+def bars(*columns: ProgressColumn) -> Progress:
+    """Return bars on stderr that vanish when done; into a log they write a line now and then.
+
+    They begin with the description of a task, and have the given columns behind it.
+    """
+    columns = (TextColumn("{task.description}", table_column=Column(no_wrap=True)), *columns)
+    if not (notices.is_interactive and notices.file.isatty()):
+        return Lines(*columns, console=notices, speed_estimate_period=60)
+    # What is printed meanwhile goes above the bars if it goes to the same terminal, else where it should.
+    return Progress(
+        *columns, console=notices, transient=True, redirect_stdout=console.is_terminal, speed_estimate_period=60
+    )
+
+
+class AmountColumn(DownloadColumn):
+    """Bytes done and their total; empty if the total is not known."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of a task."""
+        return super().render(task) if task.total else Text()
+
+
+class SpeedColumn(TransferSpeedColumn):
+    """Bytes per second; empty until there is a measurement."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of a task."""
+        return super().render(task) if task.speed else Text()
+
+
+def download_bars() -> Progress:
+    """Return bars with the bytes done, their rate and the time left."""
+    return bars(
+        BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        AmountColumn(table_column=Column(no_wrap=True)),
+        SpeedColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+    )
