@@ -81,7 +81,7 @@ def test_interrupted_by_ctrl_c_it_says_so_and_goes_on_to_the_same_weights(
     for steps in (3, 6):
         interrupted = stopped(output, 3, signal.SIGINT)
         assert interrupted.returncode == 130, interrupted.stderr
-        assert "the same command goes on" in interrupted.stderr
+        assert "run the same command again" in interrupted.stderr
         # The step in which the signal came is finished first.
         assert steps_in(tmp_path / "cut.safetensors.checkpoint") == steps
     weights = finish(output)
@@ -115,7 +115,7 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
         (["embedded", "--epochs", "1", "--architecture", "vgg"], "wrn-depth-width"),
         (["embedded", "--epochs", "1", "--lr", "-1"], "--lr -1.0: must be"),
         (["embedded", "--epochs", "1", "--threads", "0"], "'--threads'"),
-        (["embedded", "--epochs", "1", "--device", "tpu"], "--device tpu: give auto, cpu"),
+        (["embedded", "--epochs", "1", "--device", "tpu"], "--device tpu: expected auto, cpu"),
         (["cifar10", "--epochs", "1", "--root", "nowhere"], "cretta data get cifar10"),
     ],
 )
