@@ -15,6 +15,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cretta import models
+from cretta.accelerate.training import BACKENDS
 from cretta.augment import AUGMENTATIONS
 from cretta.bench.benchmarks import NAMES as BENCHMARKS
 from cretta.bench.run import STREAMS
@@ -27,7 +28,6 @@ from cretta.norm import STATISTICS
 from cretta.paper.scale import SCALES
 from cretta.report.charts import FORMATS as FIGURES
 from cretta.report.tables import FORMATS as TABLES
-from cretta.training.backends import BACKENDS
 
 ROOT: Any = get_command(app)
 SLOW = {"torch", "numpy", "matplotlib", "pyarrow", "PIL", "kornia", "safetensors", "rich.progress"}
