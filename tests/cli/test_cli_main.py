@@ -15,7 +15,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cretta import models
-from cretta.accelerate.training import BACKENDS
+from cretta.accelerate import TRAINING_BACKENDS
 from cretta.augment import AUGMENTATIONS
 from cretta.bench.benchmarks import NAMES as BENCHMARKS
 from cretta.bench.run import STREAMS
@@ -23,8 +23,8 @@ from cretta.buffer import SELECT
 from cretta.cli import app
 from cretta.cli.datasets import NAMED as DATASETS
 from cretta.data.make import PUBLISHED
-from cretta.guard import ACTIONS
-from cretta.norm import STATISTICS
+from cretta.monitor.collapse import ACTIONS
+from cretta.normalization import STATISTICS
 from cretta.paper.scale import SCALES
 from cretta.report.charts import FORMATS as FIGURES
 from cretta.report.tables import FORMATS as TABLES
@@ -128,7 +128,7 @@ def option_help(*path: str, name: str) -> str:
         (("buffer", "build"), "augment", AUGMENTATIONS),
         (("buffer", "build"), "dataset", DATASETS),
         (("train",), "dataset", (*DATASETS, "pacs")),
-        (("train",), "backend", BACKENDS),
+        (("train",), "backend", TRAINING_BACKENDS),
         (("data", "make"), "target", PUBLISHED),
     ],
 )
