@@ -116,7 +116,7 @@ def test_a_terminal_gets_bars_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None
         ),
         (
             "buffer build flat --output out.safetensors --select confident --model console_net:make",
-            "asking the source model, 100%",
+            "predicting with the source model, 100%",
         ),
         ("data make flat --corruption contrast --severity 1", "contrast/1, 12/12"),
     ],
