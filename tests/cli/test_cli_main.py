@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from cretta import models
 from cretta.accelerate import TRAINING_BACKENDS
 from cretta.augment import AUGMENTATIONS
-from cretta.bench.benchmarks import NAMES as BENCHMARKS
 from cretta.bench.run import STREAMS
 from cretta.buffer import SELECT
 from cretta.cli import app
-from cretta.cli.datasets import NAMED as DATASETS
+from cretta.cli.datasets import NAMED
 from cretta.data.make import PUBLISHED
+from cretta.data.registry import DATASETS
 from cretta.monitor.collapse import ACTIONS
 from cretta.normalization import STATISTICS
 from cretta.paper.scale import SCALES
@@ -115,7 +115,7 @@ def option_help(*path: str, name: str) -> str:
 @pytest.mark.parametrize(
     ("path", "name", "choices"),
     [
-        (("run",), "data", (*BENCHMARKS, "pacs")),
+        (("run",), "data", {name.partition(":")[0] for name in DATASETS}),
         (("run",), "stream", STREAMS),
         (("run",), "select", SELECT),
         (("report",), "table", TABLES),
@@ -126,8 +126,8 @@ def option_help(*path: str, name: str) -> str:
         (("predict",), "guard", ACTIONS),
         (("buffer", "build"), "select", SELECT),
         (("buffer", "build"), "augment", AUGMENTATIONS),
-        (("buffer", "build"), "dataset", DATASETS),
-        (("train",), "dataset", (*DATASETS, "pacs")),
+        (("buffer", "build"), "dataset", NAMED),
+        (("train",), "dataset", (*NAMED, "pacs")),
         (("train",), "backend", TRAINING_BACKENDS),
         (("data", "make"), "target", PUBLISHED),
     ],
