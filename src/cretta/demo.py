@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
 
-from cretta.bench import BatchRow, Benchmark, Buffer, Measures, Result, Run, Workshop, product
-from cretta.bench.result import measures
+from cretta.bench import Benchmark, Buffer, Result, Run, Workshop, product
 from cretta.data import CORRUPTIONS, ArrayDataset, ImageDataset, corrupted, embedded
 from cretta.data.domains import parse_domain
 from cretta.errors import OptionError
-from cretta.report.content import Better, Cell, Chart, Column, Panel, Row, Series, Table
+from cretta.report.content import Chart, Panel, Row, Series, Table
+from cretta.report.groups import ACCURACY, CALIBRATION, SPEED, Group, Metric
+from cretta.report.spread import margin
 
 NAME = "demo"
 METHODS = ("source", "bn_adapt", "tent", "cretta")
@@ -28,33 +29,18 @@ SHIFTS = (
     "pixelate",
 )
 BUFFER = 1000
-CLEAR = 2.0
-"""Standard errors beyond which a difference counts as one."""
-
-Rows = Sequence[BatchRow]
-Streams = Mapping[tuple[str, ...], Mapping[str, Rows]]
-"""Batches by the domains of their stream, then by method."""
-Value = Callable[[Measures], float]
-
-
-def _accuracy(measured: Measures) -> float:
-    return 100 * measured.accuracy
-
-
-def _calibration_error(measured: Measures) -> float:
-    return 100 * measured.calibration_error
-
-
-def _gap(measured: Measures) -> float:
-    return 100 * (measured.confidence - measured.accuracy)
-
-
-SHOWN: tuple[tuple[str, Better, Value], ...] = (
-    ("accuracy %", "higher", _accuracy),
-    ("ECE %", "lower", _calibration_error),
-    ("confidence − accuracy %", "neither", _gap),
+GAP = Metric(
+    "gap",
+    "confidence − accuracy %",
+    "neither",
+    1,
+    lambda scores, result: 100 * (scores.confidence - scores.accuracy),
 )
-"""What table and curves show: title, which values are better, and value."""
+CURVES = (dataclasses.replace(ACCURACY, digits=1), dataclasses.replace(CALIBRATION, digits=1), GAP)
+"""The metrics of the figure; the table has the speed too."""
+
+Streams = Mapping[str, Sequence[Group]]
+"""The methods on each stream, by the stream's name."""
 
 
 def plan(
@@ -100,95 +86,77 @@ def plan(
 
 
 def by_stream(results: Mapping[Run, Result]) -> Streams:
-    """Return the batches of each stream and method."""
-    streams: dict[tuple[str, ...], dict[str, Rows]] = {}
+    """Return the results of each stream: of each shift on its own, or of the stream of all shifts."""
+    streams: dict[str, list[Group]] = {}
     for run, result in results.items():
-        streams.setdefault(run.domains, {})[run.method] = result.rows
+        name = _name(run.domains[0]) if len(run.domains) == 1 else "whole stream"
+        streams.setdefault(name, []).append(Group((result,), run.method, NAME, name))
     return streams
 
 
 def table(streams: Streams, title: str) -> Table:
-    """Return what was measured on each shift, or on the stream of all shifts and on its second half."""
-    parts: dict[str, Mapping[str, Rows]] = {}
-    for domains, methods in streams.items():
-        if len(domains) == 1:
-            parts[_name(domains[0])] = methods
-        else:
-            parts |= {"whole stream": methods, "second half": _second_half(methods)}
-    columns = (*(Column(name, better=better, digits=1) for name, better, _ in SHOWN), Column("images/s", digits=0))
-    rows = []
-    for part, methods in parts.items():
-        for method, batches in methods.items():
-            measured = measures(batches)
-            values = (*(value(measured) for *_, value in SHOWN), measured.images_per_second)
-            rows.append(Row(method, tuple(map(Cell, values)), part))
-    # A single seed has no spread that would support a best value.
-    return Table(NAME, title, "method", columns, tuple(rows), best_of="none")
+    """Return the metrics on each shift, or on the stream of all shifts and on its second half."""
+    metrics = (*CURVES, SPEED)
+    parts = dict(streams)
+    if "whole stream" in parts:
+        parts["second half"] = _second_half(parts["whole stream"])
+    rows = [Row(group.label, group.cells(metrics), part) for part, groups in parts.items() for group in groups]
+    return Table(NAME, title, "method", tuple(m.column for m in metrics), tuple(rows), best_of="group")
 
 
 def chart(streams: Streams, title: str) -> Chart:
     """Return curves over the stream, a point per shift; over single shifts a point per batch, of all images so far."""
     panels = []
     parts: tuple[tuple[float, float, str], ...] = ()
-    for domains, methods in streams.items():
-        first = next(iter(methods.values()))
-        seen = (0.0, *accumulate(float(row.images) for row in first))
-        if len(domains) == 1:
-            x, pieces = seen[1:], [slice(end) for end in range(1, len(seen))]
-        else:
-            pieces = [slice(*edges) for edges in pairwise(range(0, len(seen), len(first) // len(domains)))]
-            parts = tuple((seen[piece.start], seen[piece.stop], _name(first[piece.start].domain)) for piece in pieces)
+    for name, groups in streams.items():
+        rows, domains = groups[0].results[0].rows, groups[0].parts
+        if domains:
+            counts = [sum(row.images for row in rows if row.domain == domain) for domain in domains]
+            edges = pairwise((0.0, *accumulate(map(float, counts))))
+            parts = tuple((*edge, _name(domain)) for edge, domain in zip(edges, domains, strict=True))
             x = tuple((start + end) / 2 for start, end, _ in parts)
-        for name, _, value in SHOWN:
+            points = [[group.only([domain]) for domain in domains] for group in groups]
+        else:
+            x = tuple(accumulate(float(row.images) for row in rows))
+            points = [[group.first(number) for number in range(1, len(rows) + 1)] for group in groups]
+        for metric in CURVES:
             series = tuple(
-                Series(method, x, tuple(value(measures(rows[piece])) for piece in pieces))
-                for method, rows in methods.items()
+                Series(group.label, x, tuple(value for point in curve for value in point.values(metric).values()))
+                for group, curve in zip(groups, points, strict=True)
             )
-            panels.append(Panel("" if parts else _name(domains[0]), "images seen", name, "line", series))
+            panels.append(Panel("" if parts else name, "images seen", metric.title, "line", series))
     measured = "the images of one shift" if parts else "all images so far"
     return Chart(NAME, title, tuple(panels), (f"Each point is measured on {measured}.",), parts)
 
 
-def findings(methods: Mapping[str, Rows], chosen: str = "cretta") -> tuple[str, str]:
+def findings(groups: Sequence[Group], chosen: str = "cretta") -> tuple[str, str]:
     """Return what the stream shows of one method against the others: its accuracy, and its calibration later on."""
-    late = _second_half(methods)
-    accuracy = _compared(methods, chosen, _accuracy, ("more accurate than", "less accurate than"))
-    calibration = _compared(
-        late, chosen, _calibration_error, ("worse calibrated than", "better calibrated than"), "ECE "
-    )
-    gaps = [f"{_gap(measures(rows)):+.1f} for {method}" for method, rows in late.items()]
+    late = _second_half(groups)
+    accuracy = _compared(groups, chosen, ACCURACY, ("more accurate than", "less accurate than"))
+    calibration = _compared(late, chosen, CALIBRATION, ("worse calibrated than", "better calibrated than"), "ECE ")
+    gaps = [f"{value:+.1f} for {group.label}" for group in late for value in group.values(GAP).values()]
     return (
         f"Over the whole stream {accuracy}.",
         f"In its second half {calibration}; confidence minus accuracy is {_listed(gaps)} (points).",
     )
 
 
-def _compared(methods: Mapping[str, Rows], chosen: str, value: Value, words: tuple[str, str], what: str = "") -> str:
-    """Say which methods the chosen one is clearly above and below, in ``words`` for above and for below."""
-    shown = {method: f"{method} ({what}{value(measures(rows)):.1f} %)" for method, rows in methods.items()}
+def _compared(groups: Sequence[Group], chosen: str, metric: Metric, words: tuple[str, str], unit: str = "") -> str:
+    """Say which methods the chosen one is significantly above and below, in ``words`` for above and for below."""
+    cells = {group.label: group.cells([metric])[0] for group in groups}
+    named = {label: f"{label} ({unit}{cell.value:.1f} %)" for label, cell in cells.items()}
     verdicts: dict[str, list[str]] = {}
-    for method, rows in methods.items():
-        if method != chosen:
-            difference, error = paired(methods[chosen], rows, value)
-            clear = abs(difference) > CLEAR * error
-            verdict = words[difference < 0] if clear else "not clearly different from"
-            verdicts.setdefault(verdict, []).append(shown[method])
-    return f"{shown[chosen]} is " + _listed([f"{verdict} {_listed(names)}" for verdict, names in verdicts.items()])
+    for label, cell in cells.items():
+        difference = (cells[chosen].value or 0) - (cell.value or 0)
+        significant = abs(difference) > margin(cells[chosen], cell)
+        verdict = words[difference < 0] if significant else "not clearly different from"
+        if label != chosen:
+            verdicts.setdefault(verdict, []).append(named[label])
+    return f"{named[chosen]} is " + _listed([f"{verdict} {_listed(names)}" for verdict, names in verdicts.items()])
 
 
-def paired(a: Rows, b: Rows, value: Value) -> tuple[float, float]:
-    """Return the difference of a value on the same batches, and its standard error (jackknife over batches)."""
-    less_one = [
-        value(measures([*a[:batch], *a[batch + 1 :]])) - value(measures([*b[:batch], *b[batch + 1 :]]))
-        for batch in range(len(a))
-    ]
-    mean = math.fsum(less_one) / len(a)
-    error = math.sqrt((len(a) - 1) / len(a) * math.fsum((difference - mean) ** 2 for difference in less_one))
-    return value(measures(a)) - value(measures(b)), error
-
-
-def _second_half(methods: Mapping[str, Rows]) -> dict[str, Rows]:
-    return {method: rows[len(rows) // 2 :] for method, rows in methods.items()}
+def _second_half(groups: Sequence[Group]) -> list[Group]:
+    return [group.only(group.parts[len(group.parts) // 2 :]) for group in groups]
 
 
 def _name(domain: str) -> str:

@@ -18,7 +18,8 @@ from cretta.paper import FULL, QUICK, SMOKE, Scale, get, items, measured, missin
 from cretta.paper.ablations import batch_index
 from cretta.report.content import Cell, Chart, Table
 from cretta.report.ranking import marks
-from cretta.report.tables import latex, markdown, terminal
+from cretta.report.tables import latex, markdown
+from cretta.report.terminal import terminal
 
 TWO_SEEDS = dataclasses.replace(SMOKE, seeds=(0, 1))
 SCALES = pytest.mark.parametrize("scale", [SMOKE, QUICK, FULL], ids=lambda scale: str(scale.name))

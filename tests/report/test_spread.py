@@ -15,12 +15,13 @@ from rich.console import Console
 from cretta.bench import BatchRow, Result
 from cretta.bench.result import measures
 from cretta.report.content import Cell, Column, Row, Table, cell
-from cretta.report.groups import CALIBRATION, MEASURES, Group, grouped
+from cretta.report.groups import CALIBRATION, METRICS, Group, grouped
 from cretta.report.page.payload import table_payload
 from cretta.report.ranking import MEANING, NO_BEST, marks, notes
 from cretta.report.spread import jackknife, less_one_block, margin
 from cretta.report.summary import summary_tables
-from cretta.report.tables import csv, latex, markdown, terminal
+from cretta.report.tables import csv, latex, markdown
+from cretta.report.terminal import terminal
 from made_results import made_result
 
 
@@ -99,7 +100,7 @@ def test_numbers_that_read_alike_have_the_same_mark() -> None:
 
 def test_the_margin_is_that_of_a_paired_t_test_over_batches() -> None:
     first, other = (80, 70, 75, 90, 60), (78, 71, 70, 85, 59)
-    a, b = (Group((with_right("tent", right),), "", "", "").cells(MEASURES)[0] for right in (first, other))
+    a, b = (Group((with_right("tent", right),), "", "", "").cells(METRICS)[0] for right in (first, other))
     assert a.blocks == pytest.approx(first)  # the pseudo-values of a mean are the values
     differences = [x - y for x, y in zip(first, other, strict=True)]
     # Student's t for four degrees of freedom is 2.776.
@@ -128,7 +129,7 @@ def test_a_few_seeds_need_a_large_difference(seeds: tuple[float, ...], t: float)
 
 
 def test_exact_numbers_have_no_margin_and_a_single_batch_has_an_infinite_one() -> None:
-    one, two = (Group((with_right("tent", (right,)),), "", "", "").cells(MEASURES)[0] for right in (80, 20))
+    one, two = (Group((with_right("tent", (right,)),), "", "", "").cells(METRICS)[0] for right in (80, 20))
     assert one.blocks == ()
     assert margin(one, two) == math.inf
     assert margin(Cell(1.0), Cell(2.0)) == 0.0
@@ -175,7 +176,7 @@ def test_batches_of_a_mixed_stream_are_of_one_domain() -> None:
 
 
 def test_accuracy_on_clean_images_afterwards_has_no_spread_over_batches() -> None:
-    clean = next(each for each in MEASURES if each.name == "clean")
+    clean = next(each for each in METRICS if each.name == "clean")
     (found,) = Group((made_result(clean_after=0.9),), "", "", "").cells([clean])
     assert (found.value, found.blocks) == (90.0, ())
 

@@ -14,7 +14,8 @@ from cretta.errors import OptionError
 from cretta.report.content import Cell, Column, Row, Table
 from cretta.report.page.payload import table_payload
 from cretta.report.ranking import MEANING, marks
-from cretta.report.tables import csv, latex, markdown, terminal, write_table
+from cretta.report.tables import csv, latex, markdown, write_table
+from cretta.report.terminal import terminal
 
 
 def numbers(*values: float | None, better: str = "lower", digits: int = 2) -> Table:

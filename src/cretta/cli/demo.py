@@ -46,7 +46,7 @@ def demo(
     from cretta.bench.estimate import estimate
     from cretta.cli.grids import Bars
     from cretta.report.charts import write_chart
-    from cretta.report.tables import terminal
+    from cretta.report.terminal import terminal
 
     check_output(output, FIGURE_FORMATS)
     with TemporaryDirectory(prefix="cretta-demo-") as folder:
@@ -62,6 +62,6 @@ def demo(
     write_chart(demonstration.chart(streams, title), output)
     console.print(terminal(demonstration.table(streams, title), console.width))
     if not shift:
-        (methods,) = streams.values()
-        console.print("", *demonstration.findings(methods), sep="\n")
+        (groups,) = streams.values()
+        console.print("", *demonstration.findings(groups), sep="\n")
     console.print(f"\nFigure: {output}", soft_wrap=True)

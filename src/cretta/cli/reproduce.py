@@ -137,7 +137,8 @@ def reproduce(
 def _write(shown: Table | Chart, folder: Path, formats: tuple[str, ...], figures: tuple[str, ...]) -> None:
     from cretta.report.charts import write_chart
     from cretta.report.content import Table
-    from cretta.report.tables import terminal, write_table
+    from cretta.report.tables import write_table
+    from cretta.report.terminal import terminal
 
     if isinstance(shown, Table):
         console.print(terminal(shown, console.width))

@@ -126,7 +126,7 @@ def run(
     from cretta.data.folder import class_file
     from cretta.report.groups import grouped
     from cretta.report.summary import summary_tables
-    from cretta.report.tables import terminal
+    from cretta.report.terminal import terminal
 
     workshop = Workshop(root, parse.device(device))
     benchmark = workshop.benchmark(data, size)

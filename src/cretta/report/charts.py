@@ -1,4 +1,4 @@
-"""Charts as PNG, SVG and PDF: readable in black and white and by the colour-blind, the same bytes every time."""
+"""Charts as PNG, SVG and PDF: readable in black and white and by the color-blind, the same bytes every time."""
 
 from __future__ import annotations
 
@@ -6,46 +6,45 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
 from cretta.errors import OptionError
 from cretta.options import unknown
 from cretta.report.content import Chart, Panel, Series
 from cretta.report.styles import Style, styles
 
+Floats = NDArray[np.float64]
+
 FORMATS = ("png", "svg", "pdf")
-ACROSS = 3
-"""Panels side by side."""
-SQUARE = 4
-"""So many panels stand two by two."""
+COLUMNS = 3
+"""Panels side by side; four stand two by two."""
 PANEL_HEIGHT = 2.9
 LOW_PANEL_HEIGHT = 2.1
 """Of panels below each other."""
 PART_WIDTH = 1.08
 GAP = 0.06
 """Inches around title, legend and notes."""
-LEAST = 20
-"""Letters of a line of title or notes, however narrow the figure is."""
+TITLE_LETTERS, NOTE_LETTERS = 10, 16
+"""Letters per inch, for wrapping; a line that is wider makes the picture wider."""
 MANY = 5
 """Series beyond which the legend stands beside the panels and not below them."""
 APART = 1.5
-"""How far two numbers on a logarithmic axis must be from each other to be written there."""
+"""Least ratio of two numbers on a logarithmic axis that are both written there."""
 LONG = 44
-"""Letters of a name that a chart has room for."""
+"""Letters of a name that fit in a chart."""
 _MARKERS = {
     "circle": "o", "square": "s", "up": "^", "down": "v", "left": "<", "right": ">", "diamond": "D", "plus": "P",
     "cross": "X", "star": "*", "pentagon": "p", "hexagon": "h",
@@ -55,7 +54,7 @@ _NO_DATES: dict[str, dict[str, Any]] = {
     "svg": {"Date": None},
     "pdf": {"CreationDate": None},
 }
-_LOOK: Any = {
+_RC_PARAMS: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10,
@@ -71,7 +70,7 @@ _LOOK: Any = {
 
 
 def write_chart(chart: Chart, path: str | Path, **options: Any) -> None:
-    """Writes a chart; the ending of ``path`` decides the format. ``options`` are those of :func:`render`."""
+    """Write a chart; the suffix of ``path`` decides the format. ``options`` are those of :func:`render`."""
     path = Path(path)
     path.write_bytes(render(chart, path.suffix.lower().removeprefix("."), **options))
 
@@ -80,115 +79,77 @@ def render(
     chart: Chart,
     format: str = "svg",
     *,
-    looks: Mapping[str, Style] | None = None,
+    method_styles: Mapping[str, Style] | None = None,
     selectable: bool = False,
     bare: bool = False,
 ) -> bytes:
-    """A chart as a file of that format.
+    """Return a chart as a file of that format.
 
-    ``looks`` gives series their styles, for names that are not methods to look alike in several charts;
-    ``selectable`` keeps an SVG's text as text, in whatever font the reader has; ``bare`` leaves out title and notes.
+    ``method_styles`` sets the style of series, so that names that are not methods look alike in several charts;
+    ``selectable`` leaves an SVG's text as text, in whatever font the reader has; ``bare`` omits title and notes.
     """
     if format not in FORMATS:
         raise unknown("format of figures", format, FORMATS)
     if not chart.panels:
         raise OptionError(f"chart {chart.name!r} has no panels: give at least one.")
     names = [series.label for panel in chart.panels for series in panel.series]
-    look = {**styles(names), **(looks or {})}
-    made = io.BytesIO()
-    # The file's settings are rcParams and nothing else: they are put back at the end.
-    with mpl.rc_context(_LOOK | {"svg.fonttype": "none" if selectable else "path"}), warnings.catch_warnings():
-        # A name in a script that the font lacks shows as boxes, one too long takes the room: no reason to fail.
+    by_label = {**styles(names), **(method_styles or {})}
+    content = io.BytesIO()
+    # All settings of the file are rcParams, which are restored at the end.
+    with mpl.rc_context(_RC_PARAMS | {"svg.fonttype": "none" if selectable else "path"}), warnings.catch_warnings():
+        # A name in a script that the font lacks shows as boxes, one too long takes the space: no reason to fail.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         warnings.filterwarnings("ignore", message="constrained_layout not applied")
-        figure = _figure(chart, look, bare)
-        figure.savefig(made, format=format, dpi=160, metadata=_NO_DATES[format], transparent=bare)
-    return made.getvalue()
+        figure = _figure(chart, by_label, bare)
+        # Title, legend and notes hang outside of the figure: the tight box includes them.
+        options: Any = {"bbox_inches": "tight", "pad_inches": GAP, "dpi": 160, "transparent": bare}
+        figure.savefig(content, format=format, metadata=_NO_DATES[format], **options)
+    return content.getvalue()
 
 
-def _figure(chart: Chart, look: Mapping[str, Style], bare: bool) -> Figure:
-    """Title, panels, legend and notes below each other, or the legend beside; each has the room that it measures."""
-    across = 1 if chart.parts else 2 if len(chart.panels) == SQUARE else min(ACROSS, len(chart.panels))
-    down = math.ceil(len(chart.panels) / across)
-    width = max(PART_WIDTH * len(chart.parts), *map(_panel_width, chart.panels)) * across
-    panels = (LOW_PANEL_HEIGHT if chart.parts else PANEL_HEIGHT) * down
-    figure = Figure(figsize=(width, panels))
-    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
-
-    def measured(part: Text | Legend) -> tuple[float, float]:
-        """Width and height in inches, with a gap."""
-        box = part.get_window_extent(renderer)
-        return box.width / figure.dpi + 2 * GAP, box.height / figure.dpi + 2 * GAP
-
-    def written(text: Sequence[str], **looks: Any) -> Text:
-        """Wrapped to the figure's width."""
-        letters = int(width * 20)
-        part = figure.text(0, 0, "", **looks)
-        while True:
-            part.set_text("\n".join(line for each in text for line in textwrap.wrap(each, letters)))
-            if measured(part)[0] <= width or letters <= LEAST:
-                return part
-            letters = max(LEAST, int(letters * 0.95))
-
-    legend, beside = _legend(figure, chart, look, across=width, measured=measured)
-    side, lower = measured(legend) if legend is not None else (0.0, 0.0)
-    if beside:
-        width, panels = width + side, max(panels, lower)
-    title = written([chart.title], fontsize=12, fontweight="bold", ha="center", va="top") if not bare else None
-    notes = written(chart.notes, fontsize=8, color="#444444", va="bottom") if chart.notes and not bare else None
-    top = measured(title)[1] if title is not None else 0.0
-    bottom = measured(notes)[1] if notes is not None else 0.0
-    below = bottom if beside else bottom + lower
-    height = top + panels + below
-    figure.set_size_inches(width, height)
-    if title is not None:
-        title.set_position((0.5, 1 - GAP / height))
-    if notes is not None:
-        notes.set_position((GAP / width, GAP / height))
-    if legend is not None and beside:
-        legend.set_loc("upper right")
-        legend.set_bbox_to_anchor((1 - GAP / width, 1 - (top + GAP) / height))
-    elif legend is not None:
-        legend.set_loc("lower center")
-        legend.set_bbox_to_anchor((0.5, (bottom + GAP) / height))
-    room = (0, below / height, 1 - (side / width if beside else 0), panels / height)
-    figure.set_layout_engine(ConstrainedLayoutEngine(rect=room))
-    axes = figure.subplots(down, across, squeeze=False)
-    for place, axis in enumerate(axes.flat):
-        if place < len(chart.panels):
-            _panel(axis, chart.panels[place], look)
+def _figure(chart: Chart, by_label: Mapping[str, Style], bare: bool) -> Figure:
+    """Return the panels in a figure, the title above it, the legend below or beside, and the notes at the bottom."""
+    columns = 1 if chart.parts else 2 if len(chart.panels) == 4 else min(COLUMNS, len(chart.panels))
+    rows = math.ceil(len(chart.panels) / columns)
+    width = max(PART_WIDTH * len(chart.parts), *map(_panel_width, chart.panels)) * columns
+    height = (LOW_PANEL_HEIGHT if chart.parts else PANEL_HEIGHT) * rows
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for index, axis in enumerate(axes.flat):
+        if index < len(chart.panels):
+            _panel(axis, chart.panels[index], by_label)
             _name_parts(axis, chart.parts)
         else:
             axis.set_axis_off()
+    below = _legend(figure, chart, by_label)
+    if not bare:
+        title = textwrap.fill(chart.title, int(TITLE_LETTERS * width))
+        figure.text(0.5, 1 + GAP / height, title, fontsize=12, fontweight="bold", ha="center", va="bottom")
+        notes = "\n".join(textwrap.fill(note, int(NOTE_LETTERS * width)) for note in chart.notes)
+        figure.text(0, -(below + GAP) / height, notes, fontsize=8, color="#444444", va="top")
     return figure
 
 
-def _legend(
-    figure: Figure,
-    chart: Chart,
-    look: Mapping[str, Style],
-    *,
-    across: float,
-    measured: Callable[[Legend], tuple[float, float]],
-) -> tuple[Legend | None, bool]:
-    """The legend, and whether it must stand beside the panels: it has many names, or long ones."""
-    kinds: dict[str, str] = {}
-    drawn: set[str] = set()
-    for panel in chart.panels:
-        kinds.update((series.label, panel.kind) for series in panel.series)
-        drawn.update(series.label for series in panel.series if series.y)
+def _legend(figure: Figure, chart: Chart, by_label: Mapping[str, Style]) -> float:
+    """Add the legend, beside the panels if it has many names or long ones; return its height in inches if below."""
+    kinds = {series.label: panel.kind for panel in chart.panels for series in panel.series}
+    with_data = {series.label for panel in chart.panels for series in panel.series if series.y}
     if not kinds:
-        return None, False
-    handles = [_handle(kind, look[label]) for label, kind in kinds.items()]
-    # Behind a space of no width: names that begin with an underscore would be left out.
-    told = [f"\u200b{_short(label, LONG)}{'' if label in drawn else ' (no data)'}" for label in kinds]
-    looks: Any = {"frameon": False, "handlelength": 3.2, "borderaxespad": 0.0}
-    if len(told) <= MANY:
-        row = figure.legend(handles, told, ncols=len(told), **looks)
-        if measured(row)[0] <= across:
-            return row, False
+        return 0.0
+    handles = [_handle(kind, by_label[label]) for label, kind in kinds.items()]
+    # After a space of zero width: names that begin with an underscore would be left out.
+    names = [f"\u200b{_short(label, LONG)}{'' if label in with_data else ' (no data)'}" for label in kinds]
+    options: Any = {"frameon": False, "handlelength": 3.2, "borderaxespad": 0.0}
+    if len(names) <= MANY:
+        anchor = (0.5, -GAP / figure.get_figheight())
+        row = figure.legend(handles, names, ncols=len(names), loc="upper center", bbox_to_anchor=anchor, **options)
+        box = row.get_window_extent(FigureCanvasAgg(figure).get_renderer())  # type: ignore[no-untyped-call]
+        if box.width <= figure.bbox.width:
+            return float(box.height / figure.dpi) + GAP
         row.remove()
-    return figure.legend(handles, told, ncols=1, **looks), True
+    anchor = (1 + GAP / figure.get_figwidth(), 1)
+    figure.legend(handles, names, ncols=1, loc="upper left", bbox_to_anchor=anchor, **options)
+    return 0.0
 
 
 def _panel_width(panel: Panel) -> float:
@@ -199,12 +160,11 @@ def _panel_width(panel: Panel) -> float:
 
 def _handle(kind: str, style: Style) -> Line2D | Patch:
     if kind == "bar":
-        return Patch(**_bar_look(style))
-    line = {"linestyle": "none"} if kind == "scatter" else {"linestyle": _dashes(style), "linewidth": 1.6}
-    return Line2D([], [], **_marker_look(style), **line)
+        return Patch(**_bar_options(style))
+    return Line2D([], [], **_marker_options(style), **_line_options(style, kind))
 
 
-def _panel(axis: Axes, panel: Panel, look: Mapping[str, Style]) -> None:
+def _panel(axis: Axes, panel: Panel, by_label: Mapping[str, Style]) -> None:
     axis.set_title(_short(panel.title, LONG), loc="left")
     axis.set_xlabel(_short(panel.x, LONG))
     axis.set_ylabel(_short(panel.y, LONG))
@@ -216,59 +176,42 @@ def _panel(axis: Axes, panel: Panel, look: Mapping[str, Style]) -> None:
     drawn = [series for series in panel.series if series.y]
     single = panel.kind == "line" and all(len(series.y) == 1 for series in drawn)
     if not drawn or single:
-        told = "no data" if not drawn else "one value each: no curve to draw"
-        axis.text(0.5, 0.5, told, transform=axis.transAxes, ha="center", va="center", color="#767676")
+        message = "no data" if not drawn else "one value each: no curve to draw"
+        axis.text(0.5, 0.5, message, transform=axis.transAxes, ha="center", va="center", color="#767676")
         axis.set_xticks([])
         axis.set_yticks([])
         return
     categories = _categories(panel)
-    positions = {category: float(place) for place, category in enumerate(categories)}
-    for place, series in enumerate(drawn):
-        style = look[series.label]
-        x = [positions[_category(value)] if categories else float(value) for value in series.x]
-        y = [value if math.isfinite(value) else math.nan for value in series.y]
-        if panel.kind == "bar":
-            _bars(axis, x, y, series.deviation, style, place, len(drawn))
-        elif panel.kind == "scatter":
-            _points(axis, x, y, series, style)
-        else:
-            _line(axis, x, y, series.deviation, style, place)
+    positions = {category: float(index) for index, category in enumerate(categories)}
+    for index, series in enumerate(drawn):
+        x = np.array([positions[_category(value)] if categories else float(value) for value in series.x])
+        y = np.where(np.isfinite(series.y), series.y, np.nan)
+        _draw(axis, panel.kind, x, y, series, by_label[series.label], index, len(drawn))
     _x_axis(axis, panel, categories)
 
 
-def _line(
-    axis: Axes, x: Sequence[float], y: Sequence[float], deviation: Sequence[float], style: Style, place: int
-) -> None:
-    if deviation:
-        low = [value - spread for value, spread in zip(y, deviation, strict=True)]
-        high = [value + spread for value, spread in zip(y, deviation, strict=True)]
-        axis.fill_between(x, low, high, color=style.color, alpha=0.15, linewidth=0)
-    # Ten markers at most, those of neighbouring lines at different places.
-    every = max(1, len(x) // 10)
-    axis.plot(x, y, linestyle=_dashes(style), linewidth=1.6, markevery=(place % every, every), **_marker_look(style))
-
-
-def _points(axis: Axes, x: Sequence[float], y: Sequence[float], series: Series, style: Style) -> None:
-    if series.deviation or series.x_deviation:
-        up, across = list(series.deviation) or None, list(series.x_deviation) or None
-        axis.errorbar(x, y, yerr=up, xerr=across, fmt="none", ecolor=style.color, elinewidth=1, capsize=3)
-    axis.plot(x, y, linestyle="none", **{**_marker_look(style), "markersize": 7})
-
-
-def _bars(
-    axis: Axes,
-    x: Sequence[float],
-    y: Sequence[float],
-    deviation: Sequence[float],
-    style: Style,
-    place: int,
-    count: int,
-) -> None:
+def _draw(axis: Axes, kind: str, x: Floats, y: Floats, series: Series, style: Style, index: int, count: int) -> None:
+    """Draw one of ``count`` series, with deviations as bands around lines and as error bars elsewhere."""
+    if kind == "line":
+        if series.deviation:
+            deviation = np.array(series.deviation)
+            axis.fill_between(x, y - deviation, y + deviation, color=style.color, alpha=0.15, linewidth=0)
+        # Ten markers at most; those of neighboring lines are at different x.
+        every = max(1, len(x) // 10)
+        axis.plot(x, y, markevery=(index % every, every), **_marker_options(style), **_line_options(style, kind))
+        return
+    bars = kind == "bar"
     width = 0.82 / count
-    middle = [value + (place - (count - 1) / 2) * width for value in x]
-    axis.bar(middle, y, width=width * 0.94, linewidth=0.7, **_bar_look(style))
-    if deviation:
-        axis.errorbar(middle, y, yerr=list(deviation), fmt="none", ecolor="#000000", elinewidth=1, capsize=2)
+    if bars:
+        x = x + (index - (count - 1) / 2) * width
+    if series.deviation or series.x_deviation:
+        vertical, horizontal = list(series.deviation) or None, list(series.x_deviation) or None
+        color, cap = ("#000000", 2) if bars else (style.color, 3)
+        axis.errorbar(x, y, yerr=vertical, xerr=horizontal, fmt="none", ecolor=color, elinewidth=1, capsize=cap)
+    if bars:
+        axis.bar(x, y, width=width * 0.94, linewidth=0.7, **_bar_options(style))
+    else:
+        axis.plot(x, y, **{**_marker_options(style), "markersize": 7}, **_line_options(style, kind))
 
 
 def _x_axis(axis: Axes, panel: Panel, categories: Sequence[str]) -> None:
@@ -285,7 +228,7 @@ def _x_axis(axis: Axes, panel: Panel, categories: Sequence[str]) -> None:
     if panel.logarithmic:
         if values[0] > 0:
             axis.set_xscale("log")
-        else:  # zero, too, has a place
+        else:  # zero is on the axis too
             axis.set_xscale("symlog", linthresh=min((abs(x) for x in values if x), default=1.0))
         if len(values) <= 8 and all(high > APART * low for low, high in pairwise(values) if low > 0):
             axis.set_xticks(values, [f"{x:g}" for x in values])
@@ -308,12 +251,12 @@ def _name_parts(axis: Axes, parts: Sequence[tuple[float, float, str]]) -> None:
     axis.label_outer()
     spec = axis.get_subplotspec()
     for start, end, name in parts if spec is None or spec.is_first_row() else ():
-        wrapped, over = name.replace(" ", "\n"), axis.get_xaxis_transform()
-        axis.text((start + end) / 2, 1.03, wrapped, transform=over, ha="center", va="bottom")
+        wrapped, above = name.replace(" ", "\n"), axis.get_xaxis_transform()
+        axis.text((start + end) / 2, 1.03, wrapped, transform=above, ha="center", va="bottom")
 
 
 def _categories(panel: Panel) -> list[str]:
-    """The places of bars, and of lines over words, in the order in which they appear."""
+    """Return the categories of bars, and of lines over words, in the order in which they appear."""
     values = [x for series in panel.series for x in series.x]
     if panel.kind != "bar" and not any(isinstance(x, str) for x in values):
         return []
@@ -325,7 +268,7 @@ def _category(value: float | str) -> str:
 
 
 def _short(text: str, length: int) -> str:
-    """Its beginning and end, where it is too long to stand in a chart."""
+    """Return the text, or its beginning and end if it is too long for a chart."""
     return text if len(text) <= length else f"{text[: length // 2]}…{text[-(length // 2 - 1) :]}"
 
 
@@ -338,11 +281,13 @@ def _check(series: Series) -> None:
         )
 
 
-def _dashes(style: Style) -> Any:
-    return (0, style.dash) if style.dash else "-"
+def _line_options(style: Style, kind: str) -> dict[str, Any]:
+    if kind == "scatter":
+        return {"linestyle": "none"}
+    return {"linestyle": (0, style.dash) if style.dash else "-", "linewidth": 1.6}
 
 
-def _marker_look(style: Style) -> dict[str, Any]:
+def _marker_options(style: Style) -> dict[str, Any]:
     return {
         "color": style.color,
         "marker": _MARKERS[style.marker],
@@ -352,7 +297,7 @@ def _marker_look(style: Style) -> dict[str, Any]:
     }
 
 
-def _bar_look(style: Style) -> dict[str, Any]:
+def _bar_options(style: Style) -> dict[str, Any]:
     if style.hollow:
         return {"facecolor": "#ffffff", "edgecolor": style.color, "hatch": style.hatch}
     # Black bars would hide their hatch.

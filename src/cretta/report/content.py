@@ -1,4 +1,4 @@
-"""What a report shows: tables and charts as data, whatever they are rendered to."""
+"""What a report shows: tables and charts as data, independent of the format."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class Table:
     notes: tuple[str, ...] = ()
     """What a reader must know: what differs from the paper, what is missing and how to get it."""
     best_of: Literal["table", "group", "row", "none"] = "table"
-    """Among which numbers the best is sought: a column's in all rows, or in those of the same group; or a row's in the
-    columns of the same group, where methods are columns; or not at all."""
+    """Which numbers are compared: those of a column in all rows, or in rows of the same group; those of a row in the
+    columns of the same group, where methods are columns; or none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Series:
     y: tuple[float, ...]
     deviation: tuple[float, ...] = ()
     x_deviation: tuple[float, ...] = ()
-    """Of points: how far their x is from certain, too."""
+    """Deviation of x, for points."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,56 +1,66 @@
-"""Results put in order: seeds together, and methods side by side that met the same data."""
+"""Results in order: seeds together, and methods side by side that ran on the same data."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from cretta.bench import Buffer, Measures, Result
-from cretta.report.content import Better, Cell, cell
+from cretta.bench import BatchRow, Buffer, Measures, Result
+from cretta.report.content import Better, Cell, Column, cell
 from cretta.report.spread import less_one_block, pseudo_values
 from cretta.report.styles import KNOWN
 
 
 @dataclasses.dataclass(frozen=True)
-class Measure:
+class Metric:
     """A number of a result, as reports show it."""
 
     name: str
     title: str
     better: Better
     digits: int
-    of: Callable[[Measures, Result], float | None]
+    value: Callable[[Measures, Result], float | None]
+
+    @property
+    def column(self) -> Column:
+        """The column of a table that shows it."""
+        return Column(self.title, better=self.better, digits=self.digits)
 
 
-def _speed(told: Measures, result: Result) -> float | None:
-    return None if math.isnan(told.images_per_second) else told.images_per_second
-
-
-def _clean(told: Measures, result: Result) -> float | None:
-    return None if result.clean_after is None else 100 * result.clean_after
-
-
-ACCURACY = Measure("accuracy", "accuracy %", "higher", 2, lambda told, result: 100 * told.accuracy)
-CALIBRATION = Measure("ece", "ECE %", "lower", 2, lambda told, result: 100 * told.calibration_error)
-MEASURES = (
+ACCURACY = Metric("accuracy", "accuracy %", "higher", 2, lambda scores, result: 100 * scores.accuracy)
+CALIBRATION = Metric("ece", "ECE %", "lower", 2, lambda scores, result: 100 * scores.calibration_error)
+SPEED = Metric(
+    "speed",
+    "images/s",
+    "neither",
+    0,
+    lambda scores, result: None if math.isnan(scores.images_per_second) else scores.images_per_second,
+)
+METRICS = (
     ACCURACY,
     CALIBRATION,
-    Measure("nll", "NLL", "lower", 3, lambda told, result: told.negative_log_likelihood),
-    Measure("brier", "Brier", "lower", 3, lambda told, result: told.brier),
-    Measure("clean", "clean after %", "higher", 2, _clean),
-    Measure("energy", "energy", "neither", 2, lambda told, result: told.energy),
-    Measure("skipped", "skipped", "neither", 0, lambda told, result: told.skipped),
-    Measure("gflops", "GFLOPs", "neither", 1, lambda told, result: result.cost.get("gflops")),
-    Measure("memory", "peak MB", "neither", 0, lambda told, result: result.cost.get("peak_megabytes")),
-    Measure("speed", "images/s", "neither", 0, _speed),
+    Metric("nll", "NLL", "lower", 3, lambda scores, result: scores.negative_log_likelihood),
+    Metric("brier", "Brier", "lower", 3, lambda scores, result: scores.brier),
+    Metric(
+        "clean",
+        "clean after %",
+        "higher",
+        2,
+        lambda scores, result: None if result.clean_after is None else 100 * result.clean_after,
+    ),
+    Metric("energy", "energy", "neither", 2, lambda scores, result: scores.energy),
+    Metric("skipped", "skipped", "neither", 0, lambda scores, result: scores.skipped),
+    Metric("gflops", "GFLOPs", "neither", 1, lambda scores, result: result.cost.get("gflops")),
+    Metric("memory", "peak MB", "neither", 0, lambda scores, result: result.cost.get("peak_megabytes")),
+    SPEED,
 )
 
 _OF_METHOD = ("method", "preset", "options", "buffer")
-"""What a run says of its method. All else, but the seed, is what methods are compared on."""
+"""The fields of a run that describe its method. Methods are compared on all others, except the seed."""
 _WORDS = {
     "stream": "{} stream",
     "severity": "severity {}",
@@ -74,9 +84,9 @@ class Group:
     label: str
     """The method, and those of its settings in which it differs from others of that method."""
     setting: str
-    """What it is compared on with others, but for the shift."""
+    """What it is compared on with others, except the shift."""
     shift: str
-    """What the stream passes through."""
+    """The domains of the stream."""
 
     @property
     def run(self) -> dict[str, Any]:
@@ -90,84 +100,82 @@ class Group:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """One of each run."""
+        """The seed of each run."""
         return tuple(result.run["seed"] for result in self.results)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The domains of a stream that passes through several, one after another, as its rows name them."""
+        """The domains of a stream that has several, one after another, as its rows name them."""
         if len(self.run["domains"]) < 2 or self.run["stream"] == "mixed":
             return ()
         return tuple(dict.fromkeys(row.domain for row in self.results[0].rows))
 
-    @cached_property
-    def values(self) -> dict[str, dict[int, float]]:
-        """Of each measure, by seed."""
-        return self._values(None)
+    def only(self, parts: Collection[str]) -> Group:
+        """Return the same runs with only the batches of these domains."""
+        return self._with_rows(lambda rows: tuple(row for row in rows if row.domain in parts))
+
+    def first(self, count: int) -> Group:
+        """Return the same runs with only the first ``count`` batches."""
+        return self._with_rows(lambda rows: rows[:count])
+
+    def _with_rows(self, select: Callable[[tuple[BatchRow, ...]], tuple[BatchRow, ...]]) -> Group:
+        results = tuple(dataclasses.replace(result, rows=select(result.rows)) for result in self.results)
+        return dataclasses.replace(self, results=results)
+
+    def values(self, metric: Metric) -> dict[int, float]:
+        """Return the metric by seed; without the seeds that do not have it."""
+        values = {result.run["seed"]: metric.value(scores, result) for scores, result in self._scored}
+        return {seed: float(value) for seed, value in values.items() if value is not None}
+
+    def blocks(self, metric: Metric) -> tuple[float, ...]:
+        """Return the metric's pseudo-values over blocks of batches of the first seed."""
+        return pseudo_values(metric.value(*self._scored[0]), [metric.value(*scored) for scored in self._less_one_block])
+
+    def cells(self, metrics: Sequence[Metric]) -> tuple[Cell, ...]:
+        """Return mean and deviation of each metric over seeds."""
+        return tuple(cell(self.values(metric), blocks=self.blocks(metric)) for metric in metrics)
 
     @cached_property
-    def blocks(self) -> dict[str, tuple[float, ...]]:
-        """Of each measure, the pseudo-values over blocks of batches of the first seed."""
-        return self._blocks(None)
+    def _scored(self) -> list[tuple[Measures, Result]]:
+        return [(result.of(), result) for result in self.results]
 
-    def cells(self, measures: Sequence[Measure], part: str | None = None) -> tuple[Cell, ...]:
-        """Mean and deviation over seeds, of all or a part of the stream."""
-        values = self.values if part is None else self._values(part)
-        blocks = self.blocks if part is None else self._blocks(part)
-        return tuple(cell(values[measure.name], blocks=blocks[measure.name]) for measure in measures)
-
-    def _values(self, part: str | None) -> dict[str, dict[int, float]]:
-        found: dict[str, dict[int, float]] = {measure.name: {} for measure in MEASURES}
-        for result in self.results:
-            told = result.of(part)
-            for measure in MEASURES:
-                value = measure.of(told, result)
-                if value is not None:
-                    found[measure.name][result.run["seed"]] = float(value)
-        return found
-
-    def _blocks(self, part: str | None) -> dict[str, tuple[float, ...]]:
-        first = self.results[0]
-        rest = [(less.of(part), less) for (less,) in less_one_block([first])]
-        whole = first.of(part)
-        found = {}
-        for measure in MEASURES:
-            found[measure.name] = pseudo_values(measure.of(whole, first), [measure.of(*each) for each in rest])
-        return found
+    @cached_property
+    def _less_one_block(self) -> list[tuple[Measures, Result]]:
+        return [(result.of(), result) for (result,) in less_one_block(self.results[:1])]
 
 
 def grouped(results: Iterable[Result]) -> list[Group]:
-    """Results by what they have in common, in a lasting order: by data, then shift, then method."""
+    """Return results by what they have in common, in a fixed order: by data, then shift, then method."""
     sets: dict[str, dict[int, Result]] = {}
     for result in results:
         if result.rows:
             same = _text({**result.run, "seed": None, "materials": _materials(result)})
             sets.setdefault(same, {})[result.run["seed"]] = result
-    members = sorted((tuple(each[seed] for seed in sorted(each)) for each in sets.values()), key=_order)
-    settings = _settings([each[0] for each in members])
-    shifts = _shifts([each[0].run for each in members])
-    labels = _labels([each[0] for each in members], settings)
-    return [Group(*each) for each in zip(members, labels, settings, shifts, strict=True)]
+    members = sorted((tuple(by_seed[seed] for seed in sorted(by_seed)) for by_seed in sets.values()), key=_order)
+    first = [results[0] for results in members]
+    settings = _settings(first)
+    columns = (members, _labels(first, settings), settings, _shifts([result.run for result in first]))
+    return [Group(*fields) for fields in zip(*columns, strict=True)]
 
 
 def by_setting(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Groups that are compared with each other."""
-    found: dict[str, list[Group]] = {}
+    """Return the groups that are compared with each other."""
+    settings: dict[str, list[Group]] = {}
     for group in groups:
-        found.setdefault(group.setting, []).append(group)
-    return found
+        settings.setdefault(group.setting, []).append(group)
+    return settings
 
 
 def _order(members: tuple[Result, ...]) -> tuple[Any, ...]:
     run = members[0].run
     known = list(KNOWN)
-    place = known.index(run["method"]) if run["method"] in known else len(known)
-    method = (place, str(run["method"]), len(run["options"]), _text(run))
+    rank = known.index(run["method"]) if run["method"] in known else len(known)
+    method = (rank, str(run["method"]), len(run["options"]), _text(run))
     return (str(run["data"]), run["stream"], _text(run["domains"]), *method)
 
 
 def _shifts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What each stream passes through in a few words, the same for no two of them."""
+    """Return the domains of each stream in a few words; two different streams have different words."""
     names: dict[tuple[str, ...], str] = {}
     for run in runs:
         domains = tuple(run["domains"])
@@ -183,88 +191,77 @@ def _shifts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _settings(results: Sequence[Result]) -> list[str]:
-    """What each is compared on, in words: the data, what is always told, and what differs among runs on that data."""
-    told = [_compared_on(result) for result in results]
-    differing = _differing(told, [str(each["data"]) for each in told])
-    return [
-        ", ".join(
-            [
-                str(each["data"]),
-                *(
-                    _worded(name, each[name])
-                    for name in each
-                    if name in (*_ALWAYS, *names) and (each[name] is not None or name == "images")
-                ),
-            ]
-        )
-        for each, names in zip(told, differing, strict=True)
-    ]
+    """Return what each is compared on: the data, some fields always, and those that differ among runs on that data."""
+    facts = [_compared_on(result) for result in results]
+    differing = _differing(facts, [str(fact["data"]) for fact in facts])
+    settings = []
+    for fact, names in zip(facts, differing, strict=True):
+        shown = [name for name in fact if name in (*_ALWAYS, *names)]
+        words = [_worded(name, fact[name]) for name in shown if fact[name] is not None or name == "images"]
+        settings.append(", ".join([str(fact["data"]), *words]))
+    return settings
 
 
 def _compared_on(result: Result) -> dict[str, Any]:
-    run, found = result.run, {}
+    run, domain = result.run, {}
     if len(run["domains"]) > 1:
-        found["domains"] = f"{len(run['domains'])} domains"
+        domain["domains"] = f"{len(run['domains'])} domains"
     elif "/" in run["domains"][0]:
-        found["severity"] = run["domains"][0].rpartition("/")[2]
+        domain["severity"] = run["domains"][0].rpartition("/")[2]
     elif run["domains"][0] == "clean":
-        found["domains"] = "clean"
-    ordered = ("data", "stream", "delta")
-    told = {name: run.get(name) for name in ordered} | found
-    told |= {name: value for name, value in run.items() if name not in (*_OF_METHOD, "seed", "domains")}
+        domain["domains"] = "clean"
+    others = {name: value for name, value in run.items() if name not in (*_OF_METHOD, "seed", "domains")}
     materials = _materials(result)
-    told["corruptions"] = materials.get("corruptions")
-    return told | {f"{name} fingerprint": materials.get(name) for name in ("model", "target")}
+    return {
+        **{name: run.get(name) for name in ("data", "stream", "delta")},
+        **domain,
+        **others,
+        "corruptions": materials.get("corruptions"),
+        **{f"{name} fingerprint": materials.get(name) for name in ("model", "target")},
+    }
 
 
 def _labels(results: Sequence[Result], settings: Sequence[str]) -> list[str]:
-    """The method, with all in which it differs from others of that name in the same setting."""
-    told = []
-    for result in results:
-        flat: dict[str, Any] = {"preset": result.run.get("preset"), **result.run["options"]}
-        told.append(flat | {f"buffer {name}": value for name, value in result.run.get("buffer", {}).items()})
+    """Return the method, with everything in which it differs from others of that name in the same setting."""
     methods = [str(result.run["method"]) for result in results]
-    differing = _differing(told, [f"{setting}\n{method}" for setting, method in zip(settings, methods, strict=True)])
-    labels = [
-        " ".join([method, *(f"{name}={_plain(each[name])}" for name in each if name in names - _usual(each))])
-        for method, each, names in zip(methods, told, differing, strict=True)
-    ]
-    # The same words may stand for other source images, or an older preset: then these tell.
-    places = [
-        (setting, tuple(result.run["domains"]), label)
-        for setting, result, label in zip(settings, results, labels, strict=True)
-    ]
-    materials = [_materials(result) for result in results]
-    told = [{name: each.get(name) for name in ("source", "preset")} for each in materials]
-    differing = _differing(told, [_text(place) for place in places])
-    return [
-        " ".join([label, *(f"{name}={each[name]}" for name in each if name in names)])
-        for label, each, names in zip(labels, told, differing, strict=True)
-    ]
-
-
-def _usual(told: Mapping[str, Any]) -> set[str]:
-    """What need not be told of a buffer, for it is as always."""
+    options = []
+    for result in results:
+        buffer = {f"buffer {name}": value for name, value in result.run.get("buffer", {}).items()}
+        options.append({"preset": result.run.get("preset"), **result.run["options"], **buffer})
+    peers = [f"{setting}\n{method}" for setting, method in zip(settings, methods, strict=True)]
     usual = {f"buffer {field.name}": field.default for field in dataclasses.fields(Buffer)}
-    return {name for name, value in usual.items() if told.get(name) == value}
+    labels = [
+        " ".join(
+            [
+                method,
+                *(f"{k}={_plain(v)}" for k, v in option.items() if k in names and not (k in usual and usual[k] == v)),
+            ]
+        )
+        for method, option, names in zip(methods, options, _differing(options, peers), strict=True)
+    ]
+    # The same words may stand for other source images, or an older preset: then add what they stood for.
+    meanings = [{name: _materials(result).get(name) for name in ("source", "preset")} for result in results]
+    peers = [_text([s, r.run["domains"], label]) for s, r, label in zip(settings, results, labels, strict=True)]
+    return [
+        " ".join([label, *(f"{name}={meaning[name]}" for name in meaning if name in names)])
+        for label, meaning, names in zip(labels, meanings, _differing(meanings, peers), strict=True)
+    ]
 
 
-def _differing(told: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> list[set[str]]:
-    """For each, the names whose values are not the same for all of its peers."""
-    seen: dict[str, list[Mapping[str, Any]]] = {}
-    for each, peer in zip(told, peers, strict=True):
-        seen.setdefault(peer, []).append(each)
+def _differing(facts: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> list[set[str]]:
+    """Return, for each, the names whose values are not the same for all with the same entry in ``peers``."""
+    members: dict[str, list[Mapping[str, Any]]] = {}
+    for fact, peer in zip(facts, peers, strict=True):
+        members.setdefault(peer, []).append(fact)
     names: dict[str, set[str]] = {}
-    for peer, members in seen.items():
-        every = {name for member in members for name in member}
-        names[peer] = {name for name in every if len({_text(member.get(name)) for member in members}) > 1}
+    for peer, compared in members.items():
+        known = {name for fact in compared for name in fact}
+        names[peer] = {name for name in known if len({_text(fact.get(name)) for fact in compared}) > 1}
     return [names[peer] for peer in peers]
 
 
 def _worded(name: str, value: Any) -> str:
-    if value is None:
-        return "all images"
-    return _WORDS.get(name, f"{name} {{}}").format(value)
+    return "all images" if value is None else _WORDS.get(name, f"{name} {{}}").format(value)
 
 
 def _plain(value: Any) -> str:
@@ -272,8 +269,8 @@ def _plain(value: Any) -> str:
 
 
 def _materials(result: Result) -> dict[str, str]:
-    found: dict[str, str] = result.provenance.get("materials", {})
-    return found
+    materials: dict[str, str] = result.provenance.get("materials", {})
+    return materials
 
 
 def _text(value: Any) -> str:

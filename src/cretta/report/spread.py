@@ -15,7 +15,7 @@ BLOCKS = 10
 FEWEST = 3
 """Batches below which their spread is unknown."""
 ROUNDING = 1e-5
-"""Relative differences below are those of float32 sums in another order."""
+"""Relative differences below this are those of float32 sums in another order."""
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """Student's t for two-sided tests at 5 %, from 1 to 10 degrees of freedom."""
 
@@ -23,25 +23,25 @@ _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 def margin(a: Cell, b: Cell) -> float:
     """Return how far two numbers may differ by chance: a paired t-test at 5 %; infinity where no spread is known.
 
-    The variance of the difference is that over blocks of batches, in which both methods met the same images, plus that
+    The variance of the difference is that over blocks of batches, in which both methods had the same images, plus that
     over the seeds that both were run with. Numbers without blocks are exact.
     """
     if a.blocks is None or b.blocks is None or a.value is None or b.value is None:
         return 0.0
     batches = [x - y for x, y in zip(a.blocks, b.blocks, strict=True)] if len(a.blocks) == len(b.blocks) else []
     seeds = [a.seeds[seed] - b.seeds[seed] for seed in a.seeds.keys() & b.seeds.keys()]
-    parts = [(_variance(each), len(each) - 1) for each in (batches, seeds) if len(each) > 1]
+    parts = [(_variance(values), len(values) - 1) for values in (batches, seeds) if len(values) > 1]
     variance = math.fsum(part for part, _ in parts)
     if not math.sqrt(variance) > ROUNDING * max(abs(a.value), abs(b.value)):
         # What no batch changes is exact, as GFLOPs; otherwise there are too few batches or seeds to show a spread.
         return 0.0 if len(set(a.blocks)) == len(set(b.blocks)) == 1 else math.inf
-    # Welch and Satterthwaite's degrees of freedom of a sum of variances.
+    # Degrees of freedom of a sum of variances, by Welch and Satterthwaite.
     freedom = variance**2 / math.fsum(part**2 / degrees for part, degrees in parts)
     return _t(freedom) * math.sqrt(variance)
 
 
 def _t(freedom: float) -> float:
-    """Return Student's t, between whole degrees of freedom by the logarithm of t over their inverse."""
+    """Return Student's t; between integer degrees of freedom, log t is interpolated over their inverse."""
     freedom = min(max(freedom, 1.0), float(len(_T)))
     below = min(int(freedom), len(_T) - 1)
     share = (1 - below / freedom) * (below + 1)
@@ -52,7 +52,7 @@ def _variance(differences: Sequence[float]) -> float:
     """Return the variance of the mean of these numbers."""
     count = len(differences)
     mean = math.fsum(differences) / count
-    return math.fsum((each - mean) ** 2 for each in differences) / (count * (count - 1))
+    return math.fsum((difference - mean) ** 2 for difference in differences) / (count * (count - 1))
 
 
 def jackknife(results: Sequence[Result], value: Callable[[list[Result]], float]) -> tuple[float, ...]:
@@ -61,17 +61,17 @@ def jackknife(results: Sequence[Result], value: Callable[[list[Result]], float])
     Their mean has the spread of the number, also where that is not a mean over images, as ECE.
     """
     try:
-        return pseudo_values(value(list(results)), [value(each) for each in less_one_block(results)])
-    except OptionError:  # such as a source model that makes no error in what is left
+        return pseudo_values(value(list(results)), [value(rest) for rest in less_one_block(results)])
+    except OptionError:  # such as a source model that makes no error in the remaining batches
         return ()
 
 
-def pseudo_values(whole: float | None, rest: Sequence[float | None]) -> tuple[float, ...]:
+def pseudo_values(total: float | None, rest: Sequence[float | None]) -> tuple[float, ...]:
     """Return n·θ - (n - 1)·θ₋ₖ for each of the n values θ₋ₖ without block k; nothing where any is missing."""
-    known = [each for each in rest if each is not None]
-    if whole is None or len(known) < len(rest):
+    known = [value for value in rest if value is not None]
+    if total is None or len(known) < len(rest):
         return ()
-    return tuple(whole + (len(rest) - 1) * (whole - each) for each in known)
+    return tuple(total + (len(rest) - 1) * (total - value) for value in known)
 
 
 def less_one_block(results: Sequence[Result]) -> list[list[Result]]:
@@ -92,11 +92,11 @@ def less_one_block(results: Sequence[Result]) -> list[list[Result]]:
 
 def _by_domain(result: Result) -> dict[str, list[BatchRow]]:
     """Return the rows of each domain; those of a mixed stream, where each batch may have other domains, together."""
-    found: dict[str, list[BatchRow]] = {}
+    domains: dict[str, list[BatchRow]] = {}
     for row in result.rows:
-        found.setdefault("" if result.run["stream"] == "mixed" else row.domain, []).append(row)
-    return found
+        domains.setdefault("" if result.run["stream"] == "mixed" else row.domain, []).append(row)
+    return domains
 
 
 def _without(domains: Sequence[Sequence[BatchRow]], block: int, count: int) -> tuple[BatchRow, ...]:
-    return tuple(row for rows in domains for place, row in enumerate(rows) if place * count // len(rows) != block)
+    return tuple(row for rows in domains for index, row in enumerate(rows) if index * count // len(rows) != block)

@@ -1,26 +1,24 @@
-"""How a method looks in every figure: told apart by colour, and without it by dashes, markers and hatches."""
+"""How a method looks in every figure: distinct by color, and without color by dashes, markers and hatches."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; grey in place of their yellow, too faint for a line.
-BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE, GREY = (
+# The colors of Okabe and Ito, which the color-blind can distinguish; gray replaces their yellow, too faint for a line.
+BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE, GRAY = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#767676",
 )  # fmt: skip
-
-
 PRINTED = " (paper)"
 
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """Of one method, or whatever else a series stands for."""
+    """The look of one method, or of another series."""
 
     color: str
     dash: tuple[float, ...]
-    """Lengths of lines and gaps in line widths; empty for a whole line."""
+    """Lengths of lines and gaps in line widths; empty for a solid line."""
     marker: str
     hatch: str
     """As matplotlib writes it, for bars."""
@@ -31,7 +29,7 @@ class Style:
 KNOWN = {
     "source": Style(BLACK, (1, 1.6), "square", "...."),
     "bn_adapt": Style(ORANGE, (6, 1.6, 1, 1.6), "up", "////"),
-    "pl": Style(GREY, (4, 1, 1, 1, 1, 1), "left", "--"),
+    "pl": Style(GRAY, (4, 1, 1, 1, 1, 1), "left", "--"),
     "shot": Style(SKY, (3, 1.2), "plus", "++"),
     "shot_im": Style(SKY, (1, 1), "cross", "xx"),
     "tent": Style(BLUE, (4, 1.6), "diamond", "\\\\\\\\"),
@@ -49,7 +47,7 @@ _HATCHES = ("////", "....", "\\\\\\\\", "xx", "--", "oo", "||", "++", "//..", "*
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """The style of each name: a method's own, however it is spelled; for others hollow ones, as they appear.
+    """Return the style of each name: a method's own, however it is spelled; for others hollow ones, as they appear.
 
     What the paper printed of a method, "TENT (paper)", is the outline of what was measured of it.
 
@@ -57,28 +55,24 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     True
     """
     known = {_plain(name): style for name, style in KNOWN.items()}
-    found: dict[str, Style] = {}
+    by_name: dict[str, Style] = {}
     others = 0
     for name in dict.fromkeys(names):
         measured = name.removesuffix(PRINTED)
         if _plain(measured) in known:
-            found[name] = dataclasses.replace(known[_plain(measured)], hollow=measured != name)
+            by_name[name] = dataclasses.replace(known[_plain(measured)], hollow=measured != name)
         else:
-            found[name] = _other(others)
+            # Lists of 7, 5, 12 and 11: hundreds of names before two look the same.
+            by_name[name] = Style(
+                _COLORS[others % len(_COLORS)],
+                _DASHES[others % len(_DASHES)],
+                _MARKERS[others % len(_MARKERS)],
+                _HATCHES[others % len(_HATCHES)],
+                hollow=True,
+            )
             others += 1
-    return found
+    return by_name
 
 
 def _plain(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
-
-
-def _other(place: int) -> Style:
-    # Lists of 7, 5, 12 and 11: hundreds of names go by before two look the same.
-    return Style(
-        _COLORS[place % len(_COLORS)],
-        _DASHES[place % len(_DASHES)],
-        _MARKERS[place % len(_MARKERS)],
-        _HATCHES[place % len(_HATCHES)],
-        hollow=True,
-    )

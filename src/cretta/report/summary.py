@@ -6,12 +6,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from cretta.report.content import Cell, Chart, Column, Panel, Row, Series, Table, cell
-from cretta.report.groups import ACCURACY, CALIBRATION, MEASURES, Group, Measure, by_setting
+from cretta.report.content import Cell, Chart, Panel, Row, Series, Table, cell
+from cretta.report.groups import ACCURACY, CALIBRATION, METRICS, Group, Metric, by_setting
 
 
 def summary_tables(groups: Sequence[Group]) -> list[Table]:
-    """For each setting the methods by measures, over all its shifts and, where there are several, by shift."""
+    """Return for each setting the methods by metrics, over all its shifts and, where there are several, by shift."""
     settings = by_setting(groups)
     tables = []
     for number, (setting, members) in enumerate(settings.items(), start=1):
@@ -19,34 +19,34 @@ def summary_tables(groups: Sequence[Group]) -> list[Table]:
         overall = overall_table(members)
         title = f"{setting}: {over(members)}"
         tables.append(dataclasses.replace(overall, name=f"{overall.name}{suffix}", title=title))
-        if rows := _rows_by_shift(members, measures_of(members)):
+        if rows := _rows_by_shift(members, metrics_of(members)):
             title = f"{setting}: by shift"
             tables.append(dataclasses.replace(overall, name=f"shifts{suffix}", title=title, rows=rows, best_of="group"))
     return tables
 
 
 def overall_table(groups: Sequence[Group]) -> Table:
-    """Return the methods of one setting by measures, over all its shifts."""
-    present = measures_of(groups)
-    columns = tuple(Column(each.title, better=each.better, digits=each.digits) for each in present)
+    """Return the methods of one setting by metrics, over all its shifts."""
+    metrics = metrics_of(groups)
     rows = tuple(
-        Row(label, tuple(averaged(each, measure, shifts_of(groups)) for measure in present))
-        for label, each in by_label(groups).items()
+        Row(label, tuple(averaged(members, metric, shifts_of(groups)) for metric in metrics))
+        for label, members in by_label(groups).items()
     )
+    columns = tuple(metric.column for metric in metrics)
     return Table("summary", over(groups), "method", columns, rows, (_seeds_note(groups),))
 
 
 def summary_charts(groups: Sequence[Group]) -> list[Chart]:
-    """For each setting with several methods: how often they are right, and how far to trust them."""
+    """Return for each setting with several methods the accuracy against the calibration error."""
     settings = by_setting(groups)
     charts = []
     for number, (setting, members) in enumerate(settings.items(), start=1):
         series = []
-        for label, each in by_label(members).items():
-            x, y = (averaged(each, measure, shifts_of(members)) for measure in (ACCURACY, CALIBRATION))
+        for label, same_label in by_label(members).items():
+            x, y = (averaged(same_label, metric, shifts_of(members)) for metric in (ACCURACY, CALIBRATION))
             if x.value is not None and y.value is not None:
-                spread = [() if each.deviation is None else (each.deviation,) for each in (y, x)]
-                series.append(Series(label, (x.value,), (y.value,), *spread))
+                deviations = [() if axis.deviation is None else (axis.deviation,) for axis in (y, x)]
+                series.append(Series(label, (x.value,), (y.value,), *deviations))
         if len(series) > 1:
             x_title, y_title = "accuracy (%), more is better", "ECE (%), less is better"
             panel = Panel(over(members), x_title, y_title, "scatter", tuple(series))
@@ -54,59 +54,59 @@ def summary_charts(groups: Sequence[Group]) -> list[Chart]:
     return charts
 
 
-def averaged(groups: Sequence[Group], measure: Measure, shifts: Sequence[str]) -> Cell:
-    """The mean over all shifts for each seed, then mean and deviation of those; missing where a shift is."""
-    by_shift = {group.shift: group.values[measure.name] for group in groups}
-    there = [shift for shift in shifts if by_shift.get(shift)]
-    if not there:
+def averaged(groups: Sequence[Group], metric: Metric, shifts: Sequence[str]) -> Cell:
+    """Return the mean over all shifts for each seed, then mean and deviation of those; missing where a shift is."""
+    by_shift = {group.shift: group.values(metric) for group in groups}
+    present = [shift for shift in shifts if by_shift.get(shift)]
+    if not present:
         return Cell()
-    if len(there) < len(shifts):
-        return Cell(note=f"run on {len(there)} of {len(shifts)} shifts")
+    if len(present) < len(shifts):
+        return Cell(note=f"run on {len(present)} of {len(shifts)} shifts")
     seeds = set.intersection(*(set(by_shift[shift]) for shift in shifts))
     if not seeds:
         return Cell(note="no seed was run on all shifts")
     values = {seed: math.fsum(by_shift[shift][seed] for shift in shifts) / len(shifts) for seed in sorted(seeds)}
-    # Shorter streams of some shifts have fewer blocks: then there are none of the mean.
-    blocks = [group.blocks[measure.name] for group in groups]
+    # Shorter streams of some shifts have fewer blocks: then the mean has none.
+    blocks = [group.blocks(metric) for group in groups]
     same = blocks if len(set(map(len, blocks))) == 1 else [()]
-    return cell(values, blocks=tuple(math.fsum(each) / len(each) for each in zip(*same, strict=True)))
+    return cell(values, blocks=tuple(math.fsum(block) / len(block) for block in zip(*same, strict=True)))
 
 
-def measures_of(groups: Sequence[Group]) -> list[Measure]:
-    """Measures that any of the groups has; skipped batches only where there were some."""
-    found = []
-    for measure in MEASURES:
-        values = [value for group in groups for value in group.values[measure.name].values()]
-        if any(values) or (values and measure.name != "skipped"):
-            found.append(measure)
-    return found
+def metrics_of(groups: Sequence[Group]) -> list[Metric]:
+    """Return the metrics that any of the groups has; skipped batches only where there were some."""
+    metrics = []
+    for metric in METRICS:
+        values = [value for group in groups for value in group.values(metric).values()]
+        if any(values) or (values and metric.name != "skipped"):
+            metrics.append(metric)
+    return metrics
 
 
 def shifts_of(groups: Sequence[Group]) -> list[str]:
-    """The shifts of the groups, in their order."""
+    """Return the shifts of the groups, in their order."""
     return list(dict.fromkeys(group.shift for group in groups))
 
 
 def by_label(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """The groups of each method and its settings."""
-    found: dict[str, list[Group]] = {}
+    """Return the groups of each method and its settings."""
+    labels: dict[str, list[Group]] = {}
     for group in groups:
-        found.setdefault(group.label, []).append(group)
-    return found
+        labels.setdefault(group.label, []).append(group)
+    return labels
 
 
-def _rows_by_shift(groups: Sequence[Group], measures: Sequence[Measure]) -> tuple[Row, ...]:
-    """A row for each method and shift, or part of a stream; none where there is but one."""
+def _rows_by_shift(groups: Sequence[Group], metrics: Sequence[Metric]) -> tuple[Row, ...]:
+    """Return a row for each method and shift, or part of a stream; none where there is only one."""
     rows = []
     for shift in shifts_of(groups):
         members = [group for group in groups if group.shift == shift]
         parts = list(dict.fromkeys(part for group in members for part in group.parts))
         if not parts:
-            rows += [Row(group.label, group.cells(measures), shift) for group in members]
+            rows += [Row(group.label, group.cells(metrics), shift) for group in members]
         for part in parts:
             heading = part if len(shifts_of(groups)) == 1 else f"{shift}: {part}"
-            there = [group for group in members if part in group.parts]
-            rows += [Row(group.label, group.cells(measures, part), heading) for group in there]
+            present = [group for group in members if part in group.parts]
+            rows += [Row(group.label, group.only([part]).cells(metrics), heading) for group in present]
     return tuple(rows) if len({row.group for row in rows}) > 1 else ()
 
 
@@ -120,5 +120,5 @@ def _seeds_note(groups: Sequence[Group]) -> str:
     counts = sorted({len(group.results) for group in groups})
     if counts == [1]:
         return "One seed."
-    told = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"Mean ± sample deviation over {told} seeds."
+    seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Mean ± sample deviation over {seeds} seeds."

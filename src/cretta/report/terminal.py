@@ -1,4 +1,4 @@
-"""Tables for a terminal, however narrow."""
+"""Tables for a terminal of any width."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from cretta.report.content import Table
-from cretta.report.ranking import MISSING, Mark, grouped_rows, heading, marks, notes, number, spread
+from cretta.report.ranking import MISSING, Mark, cell_text, heading, marked_rows, notes
 
 STYLES: dict[Mark, str] = {"best": "bold", "second": "underline", "": ""}
 GAP = 3
-"""Between groups of columns."""
+"""Characters between groups of columns."""
 LEAST_LABEL = 8
 
 
 def terminal(table: Table, width: int = 80) -> Group:
-    """For ``console.print``. Columns that do not fit come below the others, by their groups.
+    """Return a table for ``console.print``. Columns that do not fit come below the others, by their groups.
 
     The paper's number and the difference stand beside the measured one.
     """
     grids = _Grids(table)
-    units = [
-        list(members) for _, members in groupby(range(len(table.columns)), key=lambda place: table.columns[place].group)
-    ]
-    # However long the labels are, any one column must fit beside them, and most of the width is for numbers.
-    widest = max((grids.width([place]) for unit in units for place in unit), default=0)
-    labels = min(grids.label_width, max(LEAST_LABEL, min(2 * width // 5, width - GAP - widest)))
+    columns = range(len(table.columns))
+    units = [list(members) for _, members in groupby(columns, key=lambda index: table.columns[index].group)]
+    # Any one column must fit beside the labels, and most of the width is for numbers.
+    widest = max((grids.width([index]) for index in columns), default=0)
+    label_width = min(grids.label_width, max(LEAST_LABEL, min(2 * width // 5, width - GAP - widest)))
     parts: list[RenderableType] = [Text(table.title, style="bold")]
-    for block in _blocks(grids, units, width - labels):
-        # Rich has no heading over several columns: a grid of grids does.
+    for block in _blocks(grids, units, width - label_width):
+        # Rich has no heading over several columns, so each group of columns is a grid in a cell of another grid.
         outer = Grid(box=None, padding=(0, GAP, 0, 0), pad_edge=False, collapse_padding=True)
         outer.add_column("", vertical="bottom")
-        for places in block:
-            group = Text(table.columns[places[0]].group, style="bold", justify="center")
-            outer.add_column(group, width=grids.width(places), vertical="bottom")
-        outer.show_header = any(table.columns[places[0]].group for places in block)
-        outer.add_row(grids.labels(labels), *(grids.numbers(places) for places in block))
+        for members in block:
+            group = Text(table.columns[members[0]].group, style="bold", justify="center")
+            outer.add_column(group, width=grids.width(members), vertical="bottom")
+        outer.show_header = any(table.columns[members[0]].group for members in block)
+        outer.add_row(grids.labels(label_width), *map(grids.numbers, block))
         parts += [Text(), outer]
     if below := notes(table):
         parts += [Text(), *(Text(note, style="dim") for note in below)]
@@ -50,88 +49,83 @@ def terminal(table: Table, width: int = 80) -> Group:
 
 
 def _blocks(grids: _Grids, units: Sequence[list[int]], width: int) -> list[list[list[int]]]:
-    """Groups of columns that fit side by side; a group that is too wide on its own is cut."""
+    """Return the groups of columns that fit side by side; a group that is too wide on its own is cut."""
     pieces: list[list[int]] = []
     for unit in units:
         pieces.append([])
-        for place in unit:
-            if pieces[-1] and GAP + grids.width([*pieces[-1], place]) > width:
+        for index in unit:
+            if pieces[-1] and GAP + grids.width([*pieces[-1], index]) > width:
                 pieces.append([])
-            pieces[-1].append(place)
+            pieces[-1].append(index)
     blocks: list[list[list[int]]] = []
-    room = 0
+    free = 0
     for piece in pieces:
-        needed = GAP + grids.width(piece)
-        if not blocks or needed > room:
+        required = GAP + grids.width(piece)
+        if not blocks or required > free:
             blocks.append([])
-            room = width
+            free = width
         blocks[-1].append(piece)
-        room -= needed
+        free -= required
     return blocks
 
 
 class _Grids:
-    """The parts of a table, each with the same lines."""
+    """The labels and the columns of a table, as grids with the same lines."""
 
     def __init__(self, table: Table) -> None:
-        self.table = table
-        self.marks = marks(table)
-        self._wide = Console(width=100_000)
-        self._label_lines = []
-        for group, places in grouped_rows(table):
-            names = [table.rows[place].label for place in places]
-            self._label_lines += [group, *(f"  {name}" for name in names)] if group else names
+        self._table = table
+        self._groups = marked_rows(table)
+        self._texts = [self._column_texts(index) for index in range(len(table.columns))]
+        self._console = Console(width=100_000)
+        self._label_lines: list[str] = []
+        for group, rows in self._groups:
+            self._label_lines += [group] if group else []
+            self._label_lines += [f"  {row.label}" if group else row.label for row, _ in rows]
         self.label_width = max(map(cell_len, (table.first, *self._label_lines)))
 
-    def width(self, places: Sequence[int]) -> int:
-        """What these columns take side by side."""
-        return Measurement.get(self._wide, self._wide.options, self.numbers(places)).maximum
+    def width(self, columns: Sequence[int]) -> int:
+        """Return the width of these columns side by side."""
+        return Measurement.get(self._console, self._console.options, self.numbers(columns)).maximum
 
     def labels(self, width: int) -> Grid:
-        """The labels of rows, and of their groups."""
+        """Return the labels of rows, and of their groups."""
         grid = _grid()
-        grid.add_column(Text(self.table.first), width=width, no_wrap=True, overflow="ellipsis")
+        grid.add_column(Text(self._table.first), width=width, no_wrap=True, overflow="ellipsis")
         for line in self._label_lines:
             grid.add_row(Text(line))
         return grid
 
-    def numbers(self, places: Sequence[int]) -> Grid:
-        """Neighbouring columns."""
+    def numbers(self, columns: Sequence[int]) -> Grid:
+        """Return neighboring columns, without labels."""
         grid = _grid()
-        texts = [self._texts(place) for place in places]
-        for place, rows in zip(places, texts, strict=True):
-            grid.add_column(Text(heading(self.table.columns[place])), justify="right", no_wrap=True)
-            for title in ("paper", "Δ")[: len(rows[0]) - 1 if rows else 0]:
+        texts = [self._texts[index] for index in columns]
+        for index, rows in zip(columns, texts, strict=True):
+            titles = (heading(self._table.columns[index]), "paper", "Δ")
+            for title in titles[: len(rows[0]) if rows else 1]:
                 grid.add_column(Text(title), justify="right", no_wrap=True)
-        for group, members in grouped_rows(self.table):
+        lines = zip(*texts, strict=True)
+        for group, members in self._groups:
             if group:
                 grid.add_row()
-            for row in members:
-                grid.add_row(*(text for rows in texts for text in rows[row]))
+            for _ in members:
+                grid.add_row(*(text for cell in next(lines) for text in cell))
         return grid
 
-    def _texts(self, place: int) -> list[list[Text]]:
-        """For each row: what was measured and, if the paper has the column, its number and the difference."""
-        column = self.table.columns[place]
-        cells = [row.cells[place] for row in self.table.rows]
-        printed = any(cell.printed is not None for cell in cells)
-        compared = any(cell.difference is not None for cell in cells)
-        spreads = [f" ±{deviation}" if (deviation := spread(cell, column)) else "" for cell in cells]
+    def _column_texts(self, index: int) -> list[list[Text]]:
+        """Return for each row the measured number and, if the paper has the column, its number and the difference."""
+        rows = [pair for _, members in self._groups for pair in members]
+        texts = [cell_text(row.cells[index], self._table.columns[index]) for row, _ in rows]
         # Decimal points stay in line where one row has a deviation and another has none.
-        room = max(map(len, spreads), default=0)
-        texts = []
-        for cell, deviation, row in zip(cells, spreads, self.marks, strict=True):
-            mean = MISSING if cell.value is None else number(cell.value, column.digits)
-            line = [Text.assemble((mean, STYLES[row[place]]), f"{deviation:<{room}}")]
-            if printed:
-                paper = "" if cell.printed is None else number(cell.printed, column.digits)
-                line.append(Text(paper, style="dim"))
-            if compared:
-                difference = cell.difference
-                less = "" if difference is None else number(difference, column.digits, signed=True)
-                line.append(Text(less, style="dim"))
-            texts.append(line)
-        return texts
+        deviations = [f" ±{text.deviation}" if text.deviation else "" for text in texts]
+        room = max(map(len, deviations), default=0)
+        beside = [name for name in ("printed", "difference") if any(getattr(text, name) for text in texts)]
+        return [
+            [
+                Text.assemble((text.value or MISSING, STYLES[row_marks[index]]), f"{deviation:<{room}}"),
+                *(Text(getattr(text, name), style="dim") for name in beside),
+            ]
+            for text, deviation, (_, row_marks) in zip(texts, deviations, rows, strict=True)
+        ]
 
 
 def _grid() -> Grid:

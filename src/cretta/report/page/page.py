@@ -1,4 +1,4 @@
-"""Writes the page: one HTML file with everything in it, which asks no network for anything."""
+"""Write the page: one HTML file with everything in it, which makes no network requests."""
 
 from __future__ import annotations
 
@@ -22,20 +22,17 @@ from cretta.report.charts import render
 from cretta.report.content import Chart, Table
 from cretta.report.groups import Group, by_setting, grouped
 from cretta.report.page.payload import groups_payload, runs_payload, script_json, table_payload
-from cretta.report.ranking import Mark, marks, number, spread
+from cretta.report.ranking import Mark, cell_text, marks, number
 from cretta.report.styles import Style, styles
 from cretta.report.summary import over, overall_table, summary_charts, summary_tables
 from cretta.storage import atomic_write
 
-Example = bytes | NDArray[np.uint8]
-"""A PNG file, or pixels (H, W, 3)."""
-
 SCRIPTS = ("dom.js", "table.js", "plot.js", "curves.js", "reliability.js", "settings.js", "main.js")
 OPEN_SETTINGS = 8
 """Settings that are shown at once in overview and charts."""
-
 NAMED = 4
-"""Methods that are equally good and named; more are counted."""
+"""Equally good methods that are named; more are counted."""
+EXAMPLE_HEIGHT = 96
 
 
 def write_page(
@@ -44,33 +41,32 @@ def write_page(
     *,
     tables: Sequence[Table] = (),
     charts: Sequence[Chart] = (),
-    examples: Mapping[str, Example] | None = None,
+    examples: Mapping[str, NDArray[np.uint8]] | None = None,
     notes: Sequence[str] = (),
     title: str = "cretta report",
 ) -> int:
-    """Writes ``output``, whole or not at all, and returns its size in bytes.
+    """Write ``output`` atomically, and return its size in bytes.
 
     Runs that differ in their seed only are shown as one, mean ± deviation. ``tables`` and ``charts`` come before those
-    that are made of the results; ``examples`` are images by what they show; ``notes`` stand in the overview.
+    of the results; ``examples`` are images (H, W, 3) by what they show; ``notes`` stand in the overview.
     """
     groups = grouped(results)
     if not groups and not tables and not charts:
-        raise OptionError("a page of nothing: give results that have batches, tables or charts.")
-    looks = styles(group.method for group in groups)
-    made = summary_tables(groups)
+        raise OptionError("nothing to show: expected results that have batches, tables or charts.")
+    method_styles = styles(group.method for group in groups)
     own = summary_charts(groups)
-    shown = [_chart(chart, place, looks) for place, chart in enumerate([*charts, *own[:OPEN_SETTINGS]])]
-    # A single chart stands beside what it shows, not alone in a row.
-    beside = shown.pop() if len(shown) == len(own) == 1 else ""
+    drawings = [_chart(chart, index, method_styles) for index, chart in enumerate([*charts, *own[:OPEN_SETTINGS]])]
+    # A single chart stands beside the numbers it shows, not alone in a row.
+    beside = drawings.pop() if len(drawings) == len(own) == 1 else ""
     if len(own) > OPEN_SETTINGS:
         notes = [*notes, f"Charts are of the first {OPEN_SETTINGS} of {len(own)} settings; the tables have all."]
     payload = {
         "tables": [
             *(table_payload(table) for table in tables),
-            *(table_payload(table, folded=table.name.startswith("shifts")) for table in made),
+            *(table_payload(table, folded=table.name.startswith("shifts")) for table in summary_tables(groups)),
         ],
         "runs": runs_payload(groups) if groups else None,
-        **groups_payload(groups, looks),
+        **groups_payload(groups, method_styles),
     }
     script = '(() => {\n"use strict";\n' + "\n".join(map(_asset, SCRIPTS)) + "\n})();"
     parts = {
@@ -81,15 +77,16 @@ def write_page(
         "facts": _facts(groups),
         "notes": "".join(f"<p class=note>{html.escape(note)}</p>" for note in notes),
         "best": f"<div class=beside>{_best(groups)}{beside}</div>",
-        "charts": "".join(shown),
-        "examples": "".join(_example(name, image) for name, image in (examples or {}).items()),
+        "charts": "".join(drawings),
+        "examples": "".join(_example(name, pixels) for name, pixels in (examples or {}).items()),
         "version": html.escape(version("cretta")),
         "data": script_json(payload),
         "script": script,
     }
-    has = {"runs": bool(groups), "charts": bool(shown), "examples": bool(examples)}
-    page = _filled(_without(_asset("page.html"), {name for name, there in has.items() if not there}), parts).encode()
-    _write(Path(output), page)
+    sections = {"runs": bool(groups), "charts": bool(drawings), "examples": bool(examples)}
+    page = _filled(_asset("page.html"), sections, parts).encode()
+    with atomic_write(Path(output)) as temporary:
+        temporary.write_bytes(page)
     return len(page)
 
 
@@ -97,22 +94,18 @@ def _asset(name: str) -> str:
     return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
 
 
-def _without(template: str, absent: set[str]) -> str:
-    """The template less what lies between ``<!--name-->`` and ``<!--/name-->`` of what is not there."""
+def _filled(template: str, sections: Mapping[str, bool], parts: Mapping[str, str]) -> str:
+    """Remove what lies between ``<!--name-->`` and ``<!--/name-->`` of absent sections; replace each ``{{part}}``.
 
-    def kept(found: re.Match[str]) -> str:
-        return "" if found[1] in absent else found[2]
-
-    return re.sub(r"<!--(\w+)-->(.*?)<!--/\1-->", kept, template, flags=re.DOTALL)
-
-
-def _filled(template: str, parts: Mapping[str, str]) -> str:
-    """In one go: what is put in is not looked at again."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+    Parts are replaced in one pass, so that braces in their content stay as they are.
+    """
+    comments = re.compile(r"<!--(\w+)-->(.*?)<!--/\1-->", re.DOTALL)
+    template = comments.sub(lambda match: match[2] if sections[match[1]] else "", template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
 def _policy(script: str) -> str:
-    """What a browser may do for this page: run this very script, show images that are in it, and nothing else."""
+    """Return what a browser may do for this page: run exactly this script, show embedded images, nothing else."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
@@ -123,34 +116,32 @@ def _policy(script: str) -> str:
 def _lead(groups: Sequence[Group]) -> str:
     methods = dict.fromkeys(group.method for group in groups)
     data = dict.fromkeys(str(group.run["data"]) for group in groups)
-    if not groups:
-        return ""
-    return html.escape(f"{', '.join(methods)} on {', '.join(data)}")
+    return html.escape(f"{', '.join(methods)} on {', '.join(data)}") if groups else ""
 
 
 def _facts(groups: Sequence[Group]) -> str:
     rows = [row for group in groups for result in group.results for row in result.rows]
-    domains = {domain for group in groups for domain in group.run["domains"]}
     hours = sum(row.seconds for row in rows) / 3600
-    told = {
-        "runs": f"{sum(len(group.results) for group in groups):,}",
-        "methods": f"{len({group.method for group in groups}):,}",
-        "datasets": f"{len({group.run['data'] for group in groups}):,}",
-        "shifts": f"{len(domains):,}",
-        "seeds": f"{len({seed for group in groups for seed in group.seeds}):,}",
-        "images predicted": f"{sum(row.images for row in rows):,}".replace(",", "\u202f"),
-        "time of all runs": f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min",
+    counts = {
+        "runs": sum(len(group.results) for group in groups),
+        "methods": len({group.method for group in groups}),
+        "datasets": len({group.run["data"] for group in groups}),
+        "shifts": len({domain for group in groups for domain in group.run["domains"]}),
+        "seeds": len({seed for group in groups for seed in group.seeds}),
     }
-    return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told.items())
+    facts = {name: f"{count:,}" for name, count in counts.items()}
+    facts["images predicted"] = f"{sum(row.images for row in rows):,}".replace(",", "\u202f")
+    facts["time of all runs"] = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
+    return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
 
 
 def _best(groups: Sequence[Group]) -> str:
-    """For each setting with several methods, which ones are best by each measure."""
+    """Return for each setting with several methods which of them are best by each metric."""
     cards = []
     for setting, members in by_setting(groups).items():
         table = overall_table(members)
         marked = marks(table)
-        lines = [_best_line(table, marked, place) for place in range(len(table.columns))]
+        lines = [_best_line(table, marked, index) for index in range(len(table.columns))]
         if any(lines):
             cards.append(
                 f"<article class=card><h3>{html.escape(setting)}</h3><p class=quiet>{html.escape(over(members))}</p>"
@@ -163,33 +154,31 @@ def _best(groups: Sequence[Group]) -> str:
     return f"<div class=cards>{''.join(cards[:OPEN_SETTINGS])}</div>{folded if more else ''}"
 
 
-def _best_line(table: Table, marked: Sequence[Sequence[Mark]], place: int) -> str:
-    """The best by one measure, as the table marks them; nothing where there are not two to compare."""
-    column = table.columns[place]
-    cells = {row.label: row.cells[place] for row in table.rows if row.cells[place].value is not None}
-    if column.better == "neither" or len(cells) < 2:
+def _best_line(table: Table, marked: Sequence[Sequence[Mark]], index: int) -> str:
+    """Return the best by one metric, as the table marks them; nothing where there are not two to compare."""
+    column = table.columns[index]
+    rows = [(row, row_marks[index]) for row, row_marks in zip(table.rows, marked, strict=True)]
+    if column.better == "neither" or sum(row.cells[index].value is not None for row, _ in rows) < 2:
         return ""
-    labels = [row.label for row, each in zip(table.rows, marked, strict=True) if each[place] == "best"]
-    told = ", ".join(labels) if len(labels) <= NAMED else f"{len(labels)} alike"
-    shown = ""
-    if labels:
-        values = [cell.value for label, cell in cells.items() if label in labels and cell.value is not None]
-        shown = number(max(values) if column.better == "higher" else min(values), column.digits)
-    if len(labels) == 1 and (deviation := spread(cells[labels[0]], column)):
-        shown += f" ± {deviation}"
+    best = {row.label: row.cells[index] for row, mark in rows if mark == "best"}
+    names = ", ".join(best) if len(best) <= NAMED else f"{len(best)} alike"
+    values = [cell.value for cell in best.values() if cell.value is not None]
+    text = number(max(values) if column.better == "higher" else min(values), column.digits) if values else ""
+    deviations = [cell_text(cell, column).deviation for cell in best.values()]
+    if len(deviations) == 1 and deviations[0]:
+        text += f" ± {deviations[0]}"
     word = "highest" if column.better == "higher" else "lowest"
     return (
-        f"<tr><th scope=row>{word} {html.escape(column.title)}</th><td>{html.escape(told or 'no clear best')}</td>"
-        f"<td class=number>{shown}</td></tr>"
+        f"<tr><th scope=row>{word} {html.escape(column.title)}</th><td>{html.escape(names or 'no clear best')}</td>"
+        f"<td class=number>{text}</td></tr>"
     )
 
 
-def _chart(chart: Chart, place: int, looks: Mapping[str, Style]) -> str:
-    drawing = render(chart, "svg", looks=looks, selectable=True, bare=True).decode()
+def _chart(chart: Chart, index: int, method_styles: Mapping[str, Style]) -> str:
+    drawing = render(chart, "svg", method_styles=method_styles, selectable=True, bare=True).decode()
     drawing = drawing[drawing.index("<svg") :]
-    # Names inside a drawing are its own; ink is the page's, dark or light.
-    prefix = f"chart{place}-"
-    drawing = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{prefix}", drawing)
+    # Names inside a drawing must be unique on the page; its ink is the page's, dark or light.
+    drawing = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>chart{index}-", drawing)
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
     drawing = drawing.replace("#000000", "currentColor").replace("#ffffff", "var(--paper)")
     drawing = re.sub('#([0-9a-f]{6})(?=[;"])', r"var(--\1, #\1)", drawing)
@@ -203,30 +192,16 @@ def _chart(chart: Chart, place: int, looks: Mapping[str, Style]) -> str:
     )
 
 
-def _example(name: str, image: Example) -> str:
-    content = image if isinstance(image, bytes) else _png(image, name)
-    with Image.open(io.BytesIO(content)) as opened:
-        width, height = opened.size
-    # Small images are shown large, pixel by pixel.
-    scale = max(1, 96 // height)
-    told = html.escape(name)
-    return (
-        f'<figure class=example><img alt="Example images of {told}" width={scale * width} '
-        f'height={scale * height} src="data:image/png;base64,{base64.b64encode(content).decode()}">'
-        f"<figcaption>{told}</figcaption></figure>"
-    )
-
-
-def _png(pixels: NDArray[np.uint8], name: str) -> bytes:
+def _example(name: str, pixels: NDArray[np.uint8]) -> str:
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise OptionError(
-            f"example {name!r}: {pixels.dtype} of shape {pixels.shape}; give uint8 of shape (H, W, 3), or a PNG file."
-        )
-    made = io.BytesIO()
-    Image.fromarray(pixels).save(made, "PNG", optimize=True)
-    return made.getvalue()
-
-
-def _write(path: Path, content: bytes) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+        raise OptionError(f"example {name!r}: expected uint8 (H, W, 3), got {pixels.dtype} of shape {pixels.shape}.")
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "PNG", optimize=True)
+    height, width, _ = pixels.shape
+    scale = max(1, EXAMPLE_HEIGHT // height)  # small images are enlarged, pixel by pixel
+    caption = html.escape(name)
+    return (
+        f'<figure class=example><img alt="Example images of {caption}" width={scale * width} '
+        f'height={scale * height} src="data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )

@@ -1,7 +1,8 @@
-"""What the page's scripts draw from, small enough for a thousand runs: columns, six digits, nothing said twice."""
+"""The data that the page's scripts draw, small enough for a thousand runs: columns, six digits, nothing twice."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,166 +12,153 @@ from typing import Any
 from cretta.bench import BatchRow, Result
 from cretta.metrics import Bins
 from cretta.report.content import Cell, Column, Table
-from cretta.report.groups import Group, Measure, by_setting
-from cretta.report.ranking import heading, marks, notes, number, spread
+from cretta.report.groups import Group, by_setting
+from cretta.report.ranking import cell_text, heading, marks, notes
 from cretta.report.styles import Style
-from cretta.report.summary import measures_of
+from cretta.report.summary import metrics_of
 
 POINTS = 1000
-"""Of a curve; the batches of longer runs are taken several together."""
+"""Points of a curve at most; several batches of a longer run make one point."""
 _MARKS = {"best": "b", "second": "s", "": "."}
 
 
 def script_json(value: Any) -> str:
-    """JSON that may stand inside a script element: no end of it can be read in any text."""
+    """Return JSON that cannot end the script element it stands in, whatever its texts are."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def short(value: float | None) -> float | int | None:
-    """Six significant digits; None for what JSON has no number for."""
+    """Return six significant digits; None for values that JSON cannot represent."""
     if value is None or not math.isfinite(value):
         return None
-    told = float(f"{value:.6g}")
-    return int(told) if told.is_integer() and abs(told) < 1e15 else told
+    rounded = float(f"{value:.6g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
 def table_payload(table: Table, *, folded: bool = False) -> dict[str, Any]:
-    """A table of numbers; ``folded`` ones are built when they are opened."""
+    """Return a table of numbers; a ``folded`` one is built when it is opened."""
     rows = []
-    for row, marked in zip(table.rows, marks(table), strict=True):
+    for row, row_marks in zip(table.rows, marks(table), strict=True):
         cells = [_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)]
-        rows.append([row.label, row.group, "".join(_MARKS[mark] for mark in marked), cells])
-    columns = [{"title": heading(column), "group": column.group} for column in table.columns]
-    told = {"name": table.name, "title": table.title, "first": table.first, "columns": columns, "rows": rows}
-    return told | {"notes": notes(table), "folded": folded}
+        rows.append([row.label, row.group, "".join(_MARKS[mark] for mark in row_marks), cells])
+    return {
+        "name": table.name,
+        "title": table.title,
+        "first": table.first,
+        "columns": [{"title": heading(column), "group": column.group} for column in table.columns],
+        "rows": rows,
+        "notes": notes(table),
+        "folded": folded,
+    }
 
 
 def runs_payload(groups: Sequence[Group]) -> dict[str, Any]:
-    """The table of all runs: words first, then every measure."""
+    """Return the table of all runs: words first, then every metric."""
     several = len(by_setting(groups)) > 1
-    measures = measures_of(groups)
+    metrics = metrics_of(groups)
     columns: list[dict[str, Any]] = [{"title": "shift", "text": True}, {"title": "seeds"}]
-    columns += [{"title": heading(_column(measure))} for measure in measures]
+    columns += [{"title": heading(metric.column)} for metric in metrics]
     columns += [{"title": "data", "text": True}] if several else []
     rows = []
     for group in groups:
-        told = [_cell(*each) for each in zip(group.cells(measures), map(_column, measures), strict=True)]
+        pairs = zip(group.cells(metrics), metrics, strict=True)
+        numbers = [_cell(cell, metric.column) for cell, metric in pairs]
         data = [group.setting] if several else []
-        rows.append([group.label, "", "", [group.shift, len(group.results), *told, *data]])
+        rows.append([group.label, "", "", [group.shift, len(group.results), *numbers, *data]])
+    seeds = any(len(group.results) > 1 for group in groups)
     return {
         "name": "runs",
         "title": "All runs, a row for those that differ in their seed only",
         "first": "method",
         "columns": columns,
         "rows": rows,
-        "notes": ["Mean ± sample deviation over seeds."] if any(len(each.results) > 1 for each in groups) else [],
+        "notes": ["Mean ± sample deviation over seeds."] if seeds else [],
         "folded": False,
     }
 
 
-def groups_payload(groups: Sequence[Group], looks: Mapping[str, Style]) -> dict[str, Any]:
-    """Curves, bins and settings of every run."""
-    names = _Names()
+def groups_payload(groups: Sequence[Group], method_styles: Mapping[str, Style]) -> dict[str, Any]:
+    """Return curves, bins and settings of every run."""
+    names, provenances = _Texts(), _Texts()
     base = groups[0].run if groups else {}
-    provenances = _Names()
 
-    def of_run(result: Result) -> dict[str, Any]:
+    def run_payload(result: Result) -> dict[str, Any]:
         bins = Bins.sum(row.scores.bins for row in result.rows)
         return {
             "seed": result.run["seed"],
             "key": result.key,
             **_curves(result.rows, names),
             "bins": [bins.count, [short(value) for value in bins.confidence], bins.correct],
-            "from": provenances.place(json.dumps(result.provenance, sort_keys=True)),
+            "from": provenances.index(json.dumps(result.provenance, sort_keys=True)),
             "cost": {name: short(value) for name, value in result.cost.items()},
             "clean": short(result.clean_after),
         }
 
-    told = [
-        {
-            "label": group.label,
-            "method": group.method,
-            "setting": names.place(group.setting),
-            "shift": names.place(group.shift),
-            "run": {name: value for name, value in group.run.items() if base.get(name) != value},
-            "runs": [of_run(result) for result in group.results],
-        }
-        for group in groups
-    ]
     return {
-        "groups": told,
-        "names": names.all,
+        "groups": [
+            {
+                "label": group.label,
+                "method": group.method,
+                "setting": names.index(group.setting),
+                "shift": names.index(group.shift),
+                "run": {name: value for name, value in group.run.items() if base.get(name) != value},
+                "runs": [run_payload(result) for result in group.results],
+            }
+            for group in groups
+        ],
+        "names": list(names.indices),
         "base": base,
-        "provenances": [json.loads(text) for text in provenances.all],
-        "styles": {
-            name: {"color": each.color, "dash": each.dash, "marker": each.marker, "hollow": each.hollow}
-            for name, each in looks.items()
-        },
+        "provenances": [json.loads(text) for text in provenances.indices],
+        "styles": {name: dataclasses.asdict(style) for name, style in method_styles.items()},
     }
 
 
-class _Names:
-    """Texts that occur often, by their place in a list."""
+class _Texts:
+    """Texts that occur often, by their index in a list."""
 
     def __init__(self) -> None:
-        self._places: dict[str, int] = {}
+        self.indices: dict[str, int] = {}
 
-    def place(self, name: str) -> int:
-        return self._places.setdefault(name, len(self._places))
-
-    @property
-    def all(self) -> list[str]:
-        return list(self._places)
-
-
-def _column(measure: Measure) -> Column:
-    return Column(measure.title, better=measure.better, digits=measure.digits)
+    def index(self, text: str) -> int:
+        return self.indices.setdefault(text, len(self.indices))
 
 
 def _cell(cell: Cell, column: Column) -> Any:
-    """None, or the value to sort by and what to show: mean, deviation, the paper's number, the difference."""
-    if cell.value is None and cell.printed is None:
-        return None
-    texts = [
-        "" if cell.value is None else number(cell.value, column.digits),
-        spread(cell, column),
-        "" if cell.printed is None else number(cell.printed, column.digits),
-        "" if cell.difference is None else number(cell.difference, column.digits, signed=True),
-    ]
-    while not texts[-1]:
+    """Return None, or the value to sort by and the texts to show: mean, deviation, the paper's number, difference."""
+    texts = list(cell_text(cell, column))
+    while texts and not texts[-1]:
         texts.pop()
-    return [short(cell.value), *texts]
+    return [short(cell.value), *texts] if texts else None
 
 
-def _curves(rows: Sequence[BatchRow], names: _Names) -> dict[str, Any]:
-    """Columns over batches, or blocks of them; those without any number are left out."""
+def _curves(rows: Sequence[BatchRow], names: _Texts) -> dict[str, Any]:
+    """Return columns over batches, or blocks of them; those without any number are left out."""
     size = math.ceil(len(rows) / POINTS)
     blocks = [rows[start : start + size] for start in range(0, len(rows), size)]
     images = [sum(row.images for row in block) for block in blocks]
-    per_block = [Bins.sum(row.scores.bins for row in block) for block in blocks]
+    bins = [Bins.sum(row.scores.bins for row in block) for block in blocks]
     columns: dict[str, list[float | int | None]] = {
-        "right": [sum(row.right for row in block) for block in blocks],
-        "ece": [short(100 * bins.calibration_error) for bins in per_block],
-        "running": [short(100 * bins.calibration_error) for bins in accumulate(per_block)],
+        "right": [sum(part.correct) for part in bins],
+        "ece": [short(100 * part.calibration_error) for part in bins],
+        "running": [short(100 * total.calibration_error) for total in accumulate(bins)],
         "energy": [short(_mean(block, "energy")) for block in blocks],
         "source": [short(_mean(block, "source_energy")) for block in blocks],
         "weight": [short(_mean(block, "weight")) for block in blocks],
         "loss": [short(_mean(block, "loss")) for block in blocks],
     }
-    told: dict[str, Any] = {name: values for name, values in columns.items() if any(v is not None for v in values)}
-    told["images"] = images[0] if len(set(images)) == 1 else images
-    told["batches"] = len(rows)
+    curves: dict[str, Any] = {name: column for name, column in columns.items() if any(v is not None for v in column)}
+    curves["images"] = images[0] if len(set(images)) == 1 else images
+    curves["batches"] = len(rows)
     if size > 1:
-        told["block"] = size
-    told["domains"] = [
-        [names.place(domain), len(list(part))] for domain, part in groupby(block[0].domain for block in blocks)
-    ]
-    skipped = [[place, row.reason] for place, block in enumerate(blocks) for row in block if row.skipped]
-    return told | ({"skipped": skipped} if skipped else {})
+        curves["block"] = size
+    by_domain = groupby(block[0].domain for block in blocks)
+    curves["domains"] = [[names.index(domain), len(list(part))] for domain, part in by_domain]
+    skipped = [[index, row.reason] for index, block in enumerate(blocks) for row in block if row.skipped]
+    return curves | ({"skipped": skipped} if skipped else {})
 
 
 def _mean(block: Sequence[BatchRow], name: str) -> float | None:
-    """Over the images of batches that have it."""
-    told = [(getattr(row, name), row.images) for row in block if getattr(row, name) is not None]
-    return math.fsum(value * images for value, images in told) / sum(images for _, images in told) if told else None
+    """Return the mean over the images of batches that have it."""
+    known = [(getattr(row, name), row.images) for row in block if getattr(row, name) is not None]
+    return math.fsum(value * images for value, images in known) / sum(images for _, images in known) if known else None
