@@ -3,7 +3,8 @@
     python scripts/ship_weights.py TRAINED.safetensors --name wrn-40-2-cifar10
 
 Convolutions and the classifier become float16; norm parameters and statistics stay float32, because
-adaptation starts from them and they are tiny. The index beside the file gets its sha256.
+adaptation starts from them and they are tiny. The index beside the file gets its sha256; the rest of the model's card
+(names of the classes, license, training data) is written there by hand.
 """
 
 import argparse
@@ -15,9 +16,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from cretta.data.cifar import CIFAR10_CLASSES
 from cretta.models.weights import build, load, load_checkpoint
 
+CARD = ("class_names", "side", "input", "license", "trained_on", "recipe", "scores")
 SHIPPED = Path(__file__).resolve().parents[1] / "src" / "cretta" / "models" / "shipped"
 
 
@@ -34,14 +35,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="float32 .safetensors of the trained network")
     parser.add_argument("--name", default="wrn-40-2-cifar10", help="architecture-dataset")
-    parser.add_argument("--class-names", nargs="+", default=CIFAR10_CLASSES, help="in the order of the logits")
     arguments = parser.parse_args()
 
     name: str = arguments.name
     architecture = name.rpartition("-")[0]
     trained = safetensors.torch.load_file(arguments.source)
-    classes = trained["fc.weight"].shape[0]
-    original = load_checkpoint(trained, build(architecture, classes=classes)).eval()
+    original = load_checkpoint(trained, build(architecture, classes=trained["fc.weight"].shape[0])).eval()
 
     SHIPPED.mkdir(parents=True, exist_ok=True)
     file = SHIPPED / f"{name}.safetensors"
@@ -51,15 +50,16 @@ def main() -> None:
 
     listing = SHIPPED / "index.json"
     index = json.loads(listing.read_text("utf-8")) if listing.exists() else {}
-    index[name] = {
+    index.setdefault(name, dict.fromkeys(CARD, ""))
+    index[name] |= {
         "architecture": architecture,
-        "class_names": arguments.class_names,
-        "classes": classes,
         "file": file.name,
         "sha256": hashlib.sha256(content).hexdigest(),
         "source_sha256": hashlib.sha256(arguments.source.read_bytes()).hexdigest(),
     }
-    listing.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", "utf-8")
+    listing.write_text(json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+    if missing := [key for key in CARD if not index[name][key]]:
+        raise SystemExit(f"Now fill in {', '.join(missing)} of {name} in {listing}.")
 
     images = torch.rand(32, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -44,10 +44,9 @@ def test_the_page_of_models_runs_and_names_every_kind(tmp_path: Path, monkeypatc
     assert names["model"](names["x"]).shape == (8, textbook.CLASSES)
     assert names["opened"].kind == "shipped"
     page = (ROOT / "docs" / "models.md").read_text()
-    kinds = ("shipped", "checkpoint", "python", "torchscript", "exported")
+    kinds = ("shipped", "checkpoint", "python", "exported")
     assert [kind for kind in kinds if f"| `{kind}` |" not in page] == []
     assert "open_model" in cretta.models.__all__
-    assert "scripted TorchScript\nfile" in (ROOT / "README.md").read_text()
 
 
 def test_the_method_of_contributing_is_found_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,9 @@ def compiled(net: object) -> str:
     """Return why the layers of a compiled network cannot be reached, and the remedy; an empty string for others."""
     if isinstance(net, nn.Module) and any(isinstance(module, torch.jit.ScriptModule) for module in net.modules()):
         return (
-            "net is or contains TorchScript, whose normalization layers are compiled and cannot be adapted. 'source' "
-            "works with it; 'bn_adapt' with a module that was scripted, not traced or frozen: torch.jit.save(net, "
-            "'net.pt'), then adapt cretta.models.open_model('net.pt').net. For all methods, adapt the network it was "
-            "compiled from, or export that by torch.export."
+            "net is or contains TorchScript, whose normalization layers are compiled and cannot be adapted; only "
+            "'source' works with it. Adapt the network it was made from; or export that network, save the program by "
+            "torch.export.save(program, 'net.pt2') and adapt cretta.models.open_model('net.pt2').net."
         )
     # A program calls normalization as a function; torch.export itself need not be imported to recognize it.
     calls = net.graph.nodes if isinstance(net, GraphModule) else ()

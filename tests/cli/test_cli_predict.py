@@ -351,24 +351,15 @@ def test_the_order_of_classes_is_the_models_or_that_of_a_file(tmp_path: Path) ->
 # Compiled models.
 
 
-def test_torchscript_and_an_exported_program(tmp_path: Path) -> None:
-    from cretta.models.opened import open_model
+def test_an_exported_program(tmp_path: Path) -> None:
+    from cretta.models.open import open_model
 
     net = open_model("cli_net:make").net
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"`torch\.jit\.", DeprecationWarning)
         warnings.filterwarnings("ignore", r"`isinstance\(treespec", FutureWarning)
-        warnings.filterwarnings("ignore", category=torch.jit._trace.TracerWarning)
-        torch.jit.save(torch.jit.trace(net, torch.rand(2, 3, 32, 32)), tmp_path / "traced.pt")
         program = torch.export.export(net, (torch.rand(12, 3, 24, 24),))
         torch.export.save(program, tmp_path / "fixed.pt2")
     base = ["classes", "--batch-size", 12, "--output", tmp_path / "out.csv"]
-    done(*base, "--model", tmp_path / "traced.pt", "--method", "source")
-    (tmp_path / "out.csv").unlink()
-    for method in ("bn_adapt", "cretta"):
-        result = call(*base, "--model", tmp_path / "traced.pt", "--method", method)
-        assert result.exit_code == 2
-        assert "Use 'source'; for all methods, export it by torch.export" in result.stderr
     # The size of images is the program's.
     done(*base, "--model", tmp_path / "fixed.pt2", "--method", "tent")
     # A network that is rewritten rounds in another way; an exported one is not.

@@ -84,14 +84,14 @@ def test_group_norm_sees_each_image_alone() -> None:
         torch.testing.assert_close(network(images())[:1], network(images()[:1]), rtol=1e-5, atol=1e-6)
 
 
-def test_normalises_inside() -> None:
+def test_normalizes_inside() -> None:
     plain = shaken(ResNet(8)).eval()
-    normalising = ResNet(8, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)).eval()
-    normalising.load_state_dict(plain.state_dict(), strict=False)
+    normalizing = ResNet(8, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)).eval()
+    normalizing.load_state_dict(plain.state_dict(), strict=False)
     x = images()
     shifted = (x - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / torch.tensor([0.2, 0.3, 0.4]).view(3, 1, 1)
     with torch.no_grad():
-        torch.testing.assert_close(normalising(x), plain(shifted), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(normalizing(x), plain(shifted), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -214,21 +214,21 @@ def test_a_resnet_takes_checkpoints_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mean", "std"), [("mu", "sigma"), ("mean", "std"), ("normalize.mean", "normalize.std")])
 @pytest.mark.parametrize("shape", [(1, 3, 1, 1), (3,), (3, 1, 1)])
-def test_normalisation_in_the_checkpoint_becomes_the_models(
+def test_normalization_in_the_checkpoint_becomes_the_models(
     mean: str, std: str, shape: tuple[int, ...], source: WideResNet, target: WideResNet
 ) -> None:
     values = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.4, 0.5, 0.6])
     entries = {mean: values[0].view(shape), std: values[1].view(shape)}
     load_checkpoint({"state_dict": prefixed(source.state_dict() | entries, "module.")}, target)
     assert not torch.equal(logits(target), logits(source))
-    source.set_normalisation(*values)
+    source.set_normalization(*values)
     assert torch.equal(logits(target), logits(source))
 
 
-def test_without_normalisation_the_model_keeps_its_own(source: WideResNet) -> None:
+def test_without_normalization_the_model_keeps_its_own(source: WideResNet) -> None:
     target = WideResNet(10, 1, classes=5, mean=(0.5,) * 3, std=(0.5,) * 3).eval()
     load_checkpoint(source.state_dict(), target)
-    source.set_normalisation((0.5,) * 3, (0.5,) * 3)
+    source.set_normalization((0.5,) * 3, (0.5,) * 3)
     assert torch.equal(logits(target), logits(source))
 
 
@@ -245,12 +245,12 @@ def without(key: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (lambda state: state | {"fc.bias": 3}, r"fc\.bias a int instead of \(5,\)"),
         (
             lambda state: state | {"module.fc.bias": torch.zeros(5)},
-            r"fc\.bias twice \(again as module\.fc\.bias\)",
+            r"fc\.bias twice \(also as module\.fc\.bias\)",
         ),
-        (lambda state: state | {"mu": torch.zeros(3)}, "normalisation.*both"),
-        (lambda state: state | {"mu": torch.zeros(3), "sigma": torch.zeros(3)}, "normalisation.*above 0"),
-        (lambda state: state | {"mu": torch.zeros(2), "sigma": torch.ones(3)}, "normalisation.*three"),
-        (lambda state: state | {"mu": "a", "sigma": "b"}, "normalisation"),
+        (lambda state: state | {"mu": torch.zeros(3)}, "normalization.*both"),
+        (lambda state: state | {"mu": torch.zeros(3), "sigma": torch.zeros(3)}, "normalization.*above 0"),
+        (lambda state: state | {"mu": torch.zeros(2), "sigma": torch.ones(3)}, "normalization.*expected 3"),
+        (lambda state: state | {"mu": "a", "sigma": "b"}, "normalization"),
         (lambda state: {}, r"missing \(conv1\.weight, .*, \.\.\.\)"),
         (lambda state: dict(WideResNet(16, 1, classes=5).state_dict()), "not known here"),
         (lambda state: dict(WideResNet(10, 2, classes=5).state_dict()), "of another shape"),

@@ -112,20 +112,20 @@ def test_keys_are_those_of_public_checkpoints() -> None:
     ]
 
 
-def test_normalises_inside() -> None:
+def test_normalizes_inside() -> None:
     mean, std = (0.1, 0.5, 0.9), (0.5, 0.25, 2.0)
     plain = shaken(WideResNet(10, 1)).eval()
-    normalising = WideResNet(10, 1, mean=mean, std=std).eval()
-    normalising.load_state_dict(plain.state_dict(), strict=False)
+    normalizing = WideResNet(10, 1, mean=mean, std=std).eval()
+    normalizing.load_state_dict(plain.state_dict(), strict=False)
     x = images()
     channels = [(x[:, channel] - mean[channel]) / std[channel] for channel in range(3)]
     with torch.no_grad():
-        torch.testing.assert_close(normalising(x), plain(torch.stack(channels, 1)), rtol=1e-5, atol=1e-5)
-        assert (normalising(x) - plain(x)).abs().max() > 0.01
-    assert plain.normalise(x) is x
+        torch.testing.assert_close(normalizing(x), plain(torch.stack(channels, 1)), rtol=1e-5, atol=1e-5)
+        assert (normalizing(x) - plain(x)).abs().max() > 0.01
+    assert plain.normalize(x) is x
 
 
-def test_normalisation_travels_with_the_state() -> None:
+def test_normalization_travels_with_the_state() -> None:
     source = shaken(WideResNet(10, 1, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))).eval()
     target = WideResNet(10, 1, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)).eval()
     assert target.mean is not None
@@ -189,8 +189,8 @@ def test_refuses_a_depth_that_is_not_6n_plus_4(depth: int) -> None:
         ({"classes": 0}, "classes=0"),
         ({"classes": 2.5}, "classes=2.5"),
         ({"dropout": 1.0}, "dropout=1.0"),
-        ({"mean": (0.5, 0.5, 0.5)}, "both, or neither"),
-        ({"mean": (0.5,), "std": (0.5,)}, "three finite numbers"),
+        ({"mean": (0.5, 0.5, 0.5)}, "for both, std above 0; or neither"),
+        ({"mean": (0.5,), "std": (0.5,)}, "expected 3 finite numbers"),
         ({"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.0, 0.5)}, "std above 0"),
     ],
 )

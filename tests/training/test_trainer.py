@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from cretta.data import ArrayDataset, embedded
 from cretta.errors import OptionError, StateError
 from cretta.models import build, load, load_checkpoint
-from cretta.models.opened import open_model
+from cretta.models.open import open_model
 from cretta.storage import tensorfile
 from cretta.training import Progress, Recipe, train, trainer
 from cretta.training.augmix import augmix

@@ -176,7 +176,9 @@ def _unchanged(module: nn.Module, device: torch.device) -> Iterator[None]:
             yield
     finally:
         for part, named in buffers:
-            part._buffers.update(named)
+            for name, buffer in named.items():
+                if part._buffers[name] is not buffer:  # TorchScript does not let its buffers be replaced
+                    part._buffers[name] = buffer
         for buffer, value in values:
             if not torch.equal(buffer, value):
                 buffer.copy_(value)

@@ -26,7 +26,7 @@ from cretta.data.folder import CLASSES, class_file, some
 from cretta.data.registry import DATASETS
 from cretta.errors import OptionError
 from cretta.methods import adapt, get
-from cretta.models.opened import Opened, open_model
+from cretta.models.open import OpenedModel, open_model
 from cretta.storage import tensorfile
 
 ROOM = 512 * 2**20
@@ -71,7 +71,7 @@ class Workshop:
         self.root = root
         self.device = torch.device(device)
         self._benchmarks: dict[tuple[str, int | None], Benchmark] = {(each.name, None): each for each in benchmarks}
-        self._models: dict[str, Opened] = {}
+        self._models: dict[str, OpenedModel] = {}
         self._buffers: OrderedDict[tuple[object, ...], SourceBuffer] = OrderedDict()
         self._domains: OrderedDict[tuple[object, ...], Domain] = OrderedDict()
         self._adapters: OrderedDict[Run, Adapter[Any]] = OrderedDict()
@@ -93,7 +93,7 @@ class Workshop:
         """Names of the network's classes, if it brings them."""
         return self._opened(spec).classes
 
-    def _opened(self, spec: str) -> Opened:
+    def _opened(self, spec: str) -> OpenedModel:
         if spec not in self._models:
             self._models[spec] = open_model(spec, device=self.device)
         return self._models[spec]

@@ -99,7 +99,7 @@ def build(
     from cretta.cli.datasets import NAMED
     from cretta.cli.progress import share_bar, task_updates
     from cretta.data.registry import DATASETS
-    from cretta.models.opened import open_model
+    from cretta.models.open import open_model
     from cretta.predict import open_images
 
     check_output(output, (".safetensors",))

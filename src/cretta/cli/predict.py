@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cretta.adapter import Adapter
     from cretta.buffer import SourceBuffer
     from cretta.data import ImageDataset
-    from cretta.models.opened import Opened
+    from cretta.models.open import OpenedModel
     from cretta.predict import Summary
 
 LABELS = {"auto": None, "yes": True, "no": False}
@@ -57,7 +57,7 @@ def predict(
         str,
         typer.Option(
             help="wrn-40-2-cifar10 (comes with cretta); a checkpoint, with --architecture and --classes; "
-            "module:callable; a file of torch.export.save (.pt2); or one of torch.jit.save, for source and bn_adapt.",
+            "module:callable; or a file of torch.export.save (.pt2).",
             rich_help_panel=MODEL,
             show_default=False,
         ),
@@ -201,7 +201,7 @@ def predict(
     from cretta.data import FileDataset
     from cretta.data.folder import class_file, some, subfolders
     from cretta.data.folder import class_names as read_class_names
-    from cretta.models.opened import open_model
+    from cretta.models.open import open_model
     from cretta.predict import predict as predict_dataset
 
     with _warnings_as_notes():
@@ -289,7 +289,12 @@ def open_buffer(spec: str, seed: int) -> SourceBuffer:
 
 
 def _dataset(
-    images: Path, size: str | None, shorter: int | None, labelled: bool | None, names: tuple[str, ...], opened: Opened
+    images: Path,
+    size: str | None,
+    shorter: int | None,
+    labelled: bool | None,
+    names: tuple[str, ...],
+    opened: OpenedModel,
 ) -> ImageDataset:
     from cretta.predict import open_images
 
@@ -304,7 +309,7 @@ def _dataset(
 
 
 def _adapter(
-    opened: Opened, method: str, buffer: SourceBuffer | None, preset: str | None, options: dict[str, Any]
+    opened: OpenedModel, method: str, buffer: SourceBuffer | None, preset: str | None, options: dict[str, Any]
 ) -> Adapter[Any]:
     from cretta import methods
 
@@ -327,7 +332,13 @@ def _in_folders(dataset: ImageDataset) -> bool:
 
 
 def _advise(
-    adapter: Adapter[Any], dataset: ImageDataset, opened: Opened, buffer: str | None, batch_size: int, *, shuffle: bool
+    adapter: Adapter[Any],
+    dataset: ImageDataset,
+    opened: OpenedModel,
+    buffer: str | None,
+    batch_size: int,
+    *,
+    shuffle: bool,
 ) -> None:
     """What is allowed and probably not meant."""
     last = len(dataset) % batch_size

@@ -174,7 +174,7 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
     from cretta.cli.progress import bars
     from cretta.models import build
     from cretta.models.classifier import Classifier
-    from cretta.models.opened import open_model
+    from cretta.models.open import open_model
     from cretta.models.weights import warm_start
     from cretta.training import Recipe, train
     from cretta.training.curve import draw_curve

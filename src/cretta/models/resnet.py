@@ -6,14 +6,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cretta.errors import OptionError
-from cretta.models.classifier import Channels, Classifier, at_least_one, blocks_per_stage, initialise
+from cretta.models.classifier import Classifier, at_least_one, blocks_per_stage, initialize
+from cretta.models.normalize import Channels
 
 Norm = Literal["batch", "group"]
 GROUPS = 8
 
 
-def normaliser(norm: Norm, channels: int) -> nn.Module:
-    """Make the norm layer for `channels`: BatchNorm, or GroupNorm of 8 groups."""
+def norm_layer(norm: Norm, channels: int) -> nn.Module:
+    """Return the norm layer for `channels`: BatchNorm, or GroupNorm of 8 groups."""
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(GROUPS, channels)
 
 
@@ -28,9 +29,9 @@ class Block(nn.Module):
         self.stride = stride
         self.extra = outputs - inputs
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.norm1 = normaliser(norm, outputs)
+        self.norm1 = norm_layer(norm, outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = normaliser(norm, outputs)
+        self.norm2 = norm_layer(norm, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, inputs, H, W) → (N, outputs, H / stride, W / stride)."""
@@ -59,17 +60,17 @@ class ResNet(Classifier):
         super().__init__(classes, mean, std)
         self.depth, self.width = depth, at_least_one("width", width)
         if norm not in get_args(Norm):
-            raise OptionError(f"norm={norm!r}: give one of {', '.join(get_args(Norm))}.")
+            raise OptionError(f"norm={norm!r}: expected one of {', '.join(get_args(Norm))}.")
         if norm == "group" and width % GROUPS:
-            raise OptionError(f"width={width} with norm='group': give a multiple of {GROUPS}, the group count.")
+            raise OptionError(f"width={width} with norm='group': expected a multiple of {GROUPS}, the group count.")
         self.norm = norm
         self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.norm1 = normaliser(norm, width)
+        self.norm1 = norm_layer(norm, width)
         self.stage1 = self._stage(count, width, width, 1)
         self.stage2 = self._stage(count, width, 2 * width, 2)
         self.stage3 = self._stage(count, 2 * width, 4 * width, 2)
         self.fc = nn.Linear(4 * width, classes)
-        initialise(self)
+        initialize(self)
 
     def _stage(self, count: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:
         first = Block(inputs, outputs, stride, self.norm)
@@ -77,6 +78,6 @@ class ResNet(Classifier):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) in [0, 1] → logits (N, classes)."""
-        out = F.relu(self.norm1(self.conv1(self.normalise(x))))
+        out = F.relu(self.norm1(self.conv1(self.normalize(x))))
         logits: Tensor = self.fc(self.stage3(self.stage2(self.stage1(out))).mean((2, 3)))
         return logits

@@ -15,37 +15,44 @@ import torch
 from torch import Tensor
 
 from cretta.errors import OptionError, StateError
-from cretta.models.classifier import Channels, Classifier
+from cretta.models.classifier import Classifier
 from cretta.models.imagenet import EfficientNetLite0
+from cretta.models.normalize import Channels
 from cretta.models.resnet import Norm, ResNet
 from cretta.models.wide_resnet import WideResNet
 
 AnyClassifier = TypeVar("AnyClassifier", bound=Classifier)
 
 WEIGHTS = "model weights"
-"""The kind of file that training writes, and that says what network it is of."""
+"""Kind of the files that training writes: weights with the facts about their network."""
 SHIPPED = resources.files("cretta.models") / "shipped"
 
 # Where public training code puts the weights inside what it saves, tried in this order.
 _WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "net", "last")
 _PREFIXES = ("module.", "model.", "_orig_mod.")
-_NORMALISATION = {"mu": "mean", "sigma": "std", "normalize.mean": "mean", "normalize.std": "std"}
+_NORMALIZATION = {"mu": "mean", "sigma": "std", "normalize.mean": "mean", "normalize.std": "std"}
 # RobustBench gives some WideResNets a second, never called, first stage.
 _NEVER_CALLED = "sub_block1."
 
 
 def names() -> tuple[str, ...]:
-    """List the models that ship with their weights."""
+    """Return the names of the models that ship with their weights."""
     return tuple(sorted(_index()))
 
 
-def class_names(name: str) -> tuple[str, ...]:
-    """Return the names of a shipped model's classes.
+def card(name: str) -> dict[str, Any]:
+    """Return what is known about a shipped model: architecture, names of classes, training data, license, scores.
 
-    >>> class_names("wrn-40-2-cifar10")[:2]
-    ('airplane', 'automobile')
+    >>> card("wrn-40-2-cifar10")["class_names"][3]
+    'cat'
     """
-    return tuple(_index()[name]["class_names"])
+    index = _index()
+    if name not in index:
+        raise OptionError(
+            f"no model {name!r}: shipped with weights are {', '.join(sorted(index))}. "
+            "For an architecture without weights use build, for instance build('wrn-28-10', classes=100)."
+        )
+    return index[name]
 
 
 def load(name: str, *, pretrained: bool = True) -> Classifier:
@@ -54,21 +61,15 @@ def load(name: str, *, pretrained: bool = True) -> Classifier:
     >>> load("wrn-40-2-cifar10").classes
     10
     """
-    index = _index()
-    if name not in index:
-        raise OptionError(
-            f"no model {name!r}: shipped with weights are {', '.join(sorted(index))}. "
-            "For an architecture without weights use build, for instance build('wrn-28-10', classes=100)."
-        )
-    entry = index[name]
+    entry = card(name)
     if not pretrained:
-        return build(entry["architecture"], classes=entry["classes"]).eval()
+        return build(entry["architecture"], classes=len(entry["class_names"])).eval()
     state = _shipped_state(name, entry["file"], entry["sha256"])
-    # The initial values are thrown away: the caller's random numbers must not depend on them. (The meta
+    # The initial values are not used: the caller's random numbers must not depend on them. (The meta
     # device would skip them, but its first use imports the compiler, which takes seconds.)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        model = build(entry["architecture"], classes=entry["classes"])
-    _put(state, model)
+        model = build(entry["architecture"], classes=len(entry["class_names"]))
+    _load_state(state, model)
     return model.eval()
 
 
@@ -80,7 +81,7 @@ def build(
     std: Channels | None = None,
     norm: Norm = "batch",
 ) -> Classifier:
-    """Make an untrained network: "wrn-depth-width", "resnet-depth", "resnet-depth-width" or "efficientnet-lite0".
+    """Return an untrained network: "wrn-depth-width", "resnet-depth", "resnet-depth-width" or "efficientnet-lite0".
 
     >>> build("resnet-26", classes=100).depth
     26
@@ -94,24 +95,24 @@ def build(
     if architecture == "efficientnet-lite0":
         return EfficientNetLite0(classes, None, mean, std)
     raise OptionError(
-        f"no architecture {architecture!r}: give wrn-depth-width (wrn-28-10), resnet-depth (resnet-26), "
+        f"no architecture {architecture!r}: expected wrn-depth-width (wrn-28-10), resnet-depth (resnet-26), "
         f"resnet-depth-width (resnet-26-32) or efficientnet-lite0. Shipped with weights: {', '.join(names())}."
     )
 
 
 def load_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], model: AnyClassifier) -> AnyClassifier:
-    """Put a checkpoint into `model`, in place, and return it; its train or eval mode stays.
+    """Load a checkpoint into `model`, in place, and return it; its train or eval mode stays.
 
     `source` is a state dict, a .safetensors file or a file of `torch.save`; nesting and prefixes that
-    public training code adds are removed. A normalisation in the checkpoint replaces the model's; without
-    one the model keeps its own (RobustBench's AugMix checkpoints hold none and want 0.5 and 0.5).
+    public training code adds are removed. A normalization in the checkpoint replaces the model's; without
+    one the model's own stays (RobustBench's AugMix checkpoints hold none and expect 0.5 and 0.5).
     """
     if not isinstance(model, Classifier):
         raise OptionError(
-            f"model is a {type(model).__name__}: give a WideResNet or ResNet of cretta.models; "
+            f"model is a {type(model).__name__}; expected a WideResNet or ResNet of cretta.models: "
             "load other networks with their own load_state_dict."
         )
-    _put(source if isinstance(source, Mapping) else _read(Path(source)), model)
+    _load_state(source if isinstance(source, Mapping) else _read(Path(source)), model)
     return model
 
 
@@ -120,15 +121,15 @@ def warm_start(model: Classifier, source: Classifier) -> list[str]:
 
     For another number of classes that is the last layer. Networks that share less than half are refused.
     """
-    state, given = model.state_dict(), source.state_dict()
-    others = [name for name, value in state.items() if name not in given or given[name].shape != value.shape]
+    state, start = model.state_dict(), source.state_dict()
+    others = [name for name, value in state.items() if name not in start or start[name].shape != value.shape]
     if 2 * len(others) > len(state):
         shared = len(state) - len(others)
         raise StateError(
             f"{type(source).__name__}({source.extra_repr()}) has {shared} of the {len(state)} tensors of "
-            f" {type(model).__name__}({model.extra_repr()}): start from weights of the same architecture."
+            f"{type(model).__name__}({model.extra_repr()}): start from weights of the same architecture."
         )
-    model.load_state_dict({name: value if name in others else given[name] for name, value in state.items()})
+    model.load_state_dict({name: value if name in others else start[name] for name, value in state.items()})
     return others
 
 
@@ -145,17 +146,17 @@ def _shipped_state(name: str, file: str, expected: str) -> dict[str, Tensor]:
         content = (SHIPPED / file).read_bytes()
     except OSError as error:
         raise StateError(f"the weights of {name} cannot be read ({error}): reinstall cretta.") from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != expected:
         raise StateError(
-            f"the weights of {name} are damaged: {file} has sha256 {found}, not {expected}. Reinstall cretta."
+            f"the weights of {name} are damaged: {file} has sha256 {actual}, not {expected}. Reinstall cretta."
         )
     return safetensors.torch.load(content)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
-        raise StateError(f"no checkpoint at {path}: give a .safetensors file or a file of torch.save.")
+        raise StateError(f"no checkpoint at {path}; expected a .safetensors file or a file of torch.save.")
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
@@ -167,7 +168,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         advice = (
             "It is a web page, not a checkpoint: download it again."
             if page
-            else "It is damaged, or holds more than tensors: take a new copy, or save the state_dict() alone."
+            else "It is damaged, or holds more than tensors: copy it again, or save only the state_dict()."
         )
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise StateError(f"{path} cannot be read as a checkpoint ({reason[0]}). {advice}") from error
@@ -176,44 +177,39 @@ def _read(path: Path) -> Mapping[str, Any]:
     return checkpoint
 
 
-def _put(checkpoint: Mapping[str, Any], model: Classifier) -> None:
-    """Load the checkpoint under the names of `model`; a StateError, and no change, when it does not fit."""
+def _load_state(checkpoint: Mapping[str, Any], model: Classifier) -> None:
+    """Load the checkpoint under the names of `model`; raise, and change nothing, if it does not fit."""
     state = _renamed(checkpoint)
-    normalisation = {key: state.pop(key) for key in ("mean", "std") if key in state}
-    wanted = {key: value for key, value in model.state_dict().items() if key not in ("mean", "std")}
-    for key in wanted:
+    values = {key: state.pop(key) for key in ("mean", "std") if key in state}
+    expected = {key: value for key, value in model.state_dict().items() if key not in ("mean", "std")}
+    for key in expected:
         if key.endswith(".num_batches_tracked"):
             state.setdefault(key, torch.zeros((), dtype=torch.long))
-
-    missing = [key for key in wanted if key not in state]
-    unknown = [key for key in state if key not in wanted]
-    misshapen = [
-        f"{key} {_shape(state[key])} instead of {_shape(value)}"
-        for key, value in wanted.items()
-        if key in state and _shape(state[key]) != _shape(value)
-    ]
-    faults = [
-        f"{len(keys)} {fault} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"
-        for fault, keys in (
-            ("missing", missing),
-            ("not known here", unknown),
-            ("of another shape", misshapen),
-        )
-        if keys
-    ]
-    if faults:
+    problems = {
+        "missing": [key for key in expected if key not in state],
+        "not known here": [key for key in state if key not in expected],
+        "of another shape": [
+            f"{key} {_shape(state[key])} instead of {_shape(value)}"
+            for key, value in expected.items()
+            if key in state and _shape(state[key]) != _shape(value)
+        ],
+    }
+    if any(problems.values()):
+        described = [
+            f"{len(keys)} {problem} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"
+            for problem, keys in problems.items()
+            if keys
+        ]
         raise StateError(
-            f"the checkpoint does not fit {type(model).__name__}({model.extra_repr()}): {'; '.join(faults)}. "
+            f"the checkpoint does not fit {type(model).__name__}({model.extra_repr()}): {'; '.join(described)}. "
             "Build the model with the depth, width and classes of the checkpoint."
         )
-    if normalisation:
+    if values:
         try:
-            model.set_normalisation(normalisation.get("mean"), normalisation.get("std"))
+            model.set_normalization(values.get("mean"), values.get("std"))
         except (OptionError, TypeError, ValueError) as error:
-            raise StateError(f"the normalisation in the checkpoint cannot be used: {error}") from error
-        state |= {key: torch.as_tensor(value).reshape(1, 3, 1, 1) for key, value in normalisation.items()}
-    elif model.mean is not None and model.std is not None:
-        state |= {"mean": model.mean, "std": model.std}
+            raise StateError(f"the normalization in the checkpoint cannot be used: {error}") from error
+    state |= {key: value for key, value in (("mean", model.mean), ("std", model.std)) if value is not None}
     model.load_state_dict(state)
 
 
@@ -225,12 +221,12 @@ def _renamed(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
         key = str(original)
         while prefix := next((prefix for prefix in _PREFIXES if key.startswith(prefix)), ""):
             key = key.removeprefix(prefix)
-        key = _NORMALISATION.get(key, key)
+        key = _NORMALIZATION.get(key, key)
         if key.startswith(_NEVER_CALLED):
             continue
         if key in state:
             raise StateError(
-                f"the checkpoint holds {key} twice (again as {original}): give the state dict of one model."
+                f"the checkpoint holds {key} twice (also as {original}); expected the state dict of one model."
             )
         state[key] = value
     return state

@@ -4,7 +4,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cretta.errors import OptionError
-from cretta.models.classifier import Channels, Classifier, at_least_one, blocks_per_stage, initialise
+from cretta.models.classifier import Classifier, at_least_one, blocks_per_stage, initialize
+from cretta.models.normalize import Channels
 
 
 class Block(nn.Module):
@@ -65,7 +66,7 @@ class WideResNet(Classifier):
     ) -> None:
         count = blocks_per_stage(depth, 4, "WideResNet")
         if not 0.0 <= dropout < 1.0:
-            raise OptionError(f"dropout={dropout!r}: give a probability in [0, 1).")
+            raise OptionError(f"dropout={dropout!r}: expected a probability in [0, 1).")
         super().__init__(classes, mean, std)
         self.depth, self.width = depth, at_least_one("width", width)
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
@@ -74,10 +75,10 @@ class WideResNet(Classifier):
         self.block3 = Stage(count, 32 * width, 64 * width, 2, dropout)
         self.bn1 = nn.BatchNorm2d(64 * width)
         self.fc = nn.Linear(64 * width, classes)
-        initialise(self)
+        initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) in [0, 1] → logits (N, classes)."""
-        out = self.block3(self.block2(self.block1(self.conv1(self.normalise(x)))))
+        out = self.block3(self.block2(self.block1(self.conv1(self.normalize(x)))))
         logits: Tensor = self.fc(F.relu(self.bn1(out)).mean((2, 3)))
         return logits

@@ -1,0 +1,242 @@
+"""Open any classifier from a name, a checkpoint, code, or an exported program."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cretta.errors import ModelError, OptionError, StateError
+from cretta.models.normalize import Normalization, normalization, normalize_input
+from cretta.models.weights import WEIGHTS, build, card, load, load_checkpoint, names
+from cretta.storage import tensorfile
+
+CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
+FREE_BATCH = "torch.export.export(net.eval(), (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
+"""How to export a network for batches of any size."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedModel:
+    """A network, and what is known of it."""
+
+    net: nn.Module
+    kind: str
+    """shipped, checkpoint, python or exported."""
+    classes: tuple[str, ...] = ()
+    """Names of its classes, if it states them."""
+    side: int | None = None
+    """Of the square images it was trained on, if known."""
+    shape: tuple[int | None, ...] = ()
+    """Of the batches it takes, if that is fixed: None where any size is allowed."""
+    limit: str = ""
+    """Why no method but Source works with it; empty if all work."""
+
+    def check(self, method: str, statistics: str | None = None) -> None:
+        """Raise unless the network can be adapted by this method with these statistics."""
+        if not self.limit or (method == "source" and statistics in (None, "running")):
+            return
+        choice = f"statistics={statistics!r}" if method == "source" else f"method {method!r}"
+        allowed = "'running'" if method == "source" else "'source'"
+        raise ModelError(
+            f"{choice} does not work with this model: {self.limit}. Use {allowed}; or give the network itself as "
+            "module:callable."
+        )
+
+    def check_batches(self, images: int, batch_size: int, *, source_data: bool) -> None:
+        """Raise unless batches of this size, the last one included, are what the network takes."""
+        fixed = self.shape[0] if self.shape else None
+        if fixed is None or not (source_data or batch_size != fixed or images % fixed):
+            return
+        reason = (
+            "source images are read in batches of other sizes"
+            if source_data
+            else f"{images} images in batches of {batch_size} are not all of that size"
+        )
+        remedy = "." if source_data else f", or give a multiple of {fixed} images in batches of {fixed}."
+        raise ModelError(
+            f"the program was exported for batches of exactly {fixed}, and {reason}. Export it again with {FREE_BATCH}"
+            + remedy
+        )
+
+
+def open_model(
+    spec: str | Path,
+    *,
+    architecture: str | None = None,
+    classes: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    device: str | torch.device = "cpu",
+) -> OpenedModel:
+    """Open a classifier of images in [0, 1], in eval mode, from a name, a file or code.
+
+    ``spec`` is one of
+
+    - a shipped name: ``wrn-40-2-cifar10``;
+    - a checkpoint (.pt, .pth, .ckpt, .safetensors) of an ``architecture`` that cretta knows, with this number of
+      ``classes``; a checkpoint of ``cretta train`` states both; no code in it is run;
+    - ``module:callable``: imported, the current folder first, and called without arguments; it may also be a network;
+    - ``timm:name``: a pretrained network of timm, if that is installed, with its own normalization;
+    - a file of ``torch.export.save`` (.pt2), which may hold pickled objects: open only files you trust.
+
+    ``mean`` and ``std``, one number per channel, are for networks that expect normalized images: the images are
+    normalized before.
+
+    Return the network as ``.net``, for :func:`cretta.adapt`, with what is known of it: ``.kind``, ``.classes`` (names),
+    ``.side`` (pixels), ``.shape`` (of batches, if fixed) and ``.limit`` (why only Source works; empty if all methods
+    do).
+
+    >>> opened = open_model("wrn-40-2-cifar10")
+    >>> opened.kind, opened.classes[:2], opened.side
+    ('shipped', ('airplane', 'automobile'), 32)
+    """
+    spec, path = str(spec), Path(spec)
+    kind = _kind_of(path) if path.is_file() else "python" if re.fullmatch(r"[\w.]+:[\w.]+", spec) else "shipped"
+    if kind != "checkpoint" and (architecture is not None or classes is not None):
+        options = [f"{k}={v!r}" for k, v in (("architecture", architecture), ("classes", classes)) if v is not None]
+        raise OptionError(f"{', '.join(options)}: expected with a checkpoint, and {spec} is not one; leave it out.")
+    values = normalization(mean, std)
+    if kind == "checkpoint":
+        opened = _checkpoint(path, architecture, classes, values)
+    elif kind == "exported":
+        opened = _exported(path, values)
+    elif kind == "python":
+        opened = _python(spec, values)
+    else:
+        opened = _shipped(spec, values)
+    opened.net.to(torch.device(device))
+    return opened
+
+
+def _kind_of(path: Path) -> str:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            members = {member.rpartition("/")[2] for member in archive.namelist()}
+        if "constants.pkl" in members:
+            raise ModelError(
+                f"{path} is TorchScript, whose layers are compiled and cannot be adapted. Export the network it was "
+                f"made from: torch.export.save({FREE_BATCH}, 'net.pt2'); or give that network as module:callable."
+            )
+        if members & {"archive_format", "serialized_exported_program.json"}:
+            return "exported"
+    if path.suffix == ".pt2":
+        raise StateError(f"{path} is not an exported program: write it again with torch.export.save.")
+    if path.suffix not in CHECKPOINTS:
+        raise OptionError(
+            f"{path}: expected a checkpoint ({', '.join(CHECKPOINTS)}) or a file of torch.export.save (.pt2)."
+        )
+    return "checkpoint"
+
+
+def _shipped(spec: str, values: Normalization) -> OpenedModel:
+    if spec not in names():
+        raise OptionError(
+            f"no model {spec!r}: it is not a file, and models shipped with weights are {', '.join(names())}. Give one "
+            "of these, a checkpoint, a file of torch.export.save, or module:callable."
+        )
+    if values is not None:
+        raise OptionError(f"mean and std: {spec} normalizes its images itself; leave them out.")
+    return OpenedModel(load(spec), "shipped", tuple(card(spec)["class_names"]), card(spec)["side"])
+
+
+def _checkpoint(path: Path, architecture: str | None, classes: int | None, values: Normalization) -> OpenedModel:
+    facts = _facts(path)
+    architecture = architecture or facts.get("architecture")
+    class_names = tuple(facts.get("classes", ()))
+    classes = classes or len(class_names) or None
+    if architecture is None or classes is None:
+        raise OptionError(
+            f"{path} is a checkpoint that does not say what network its weights are of, as those of `cretta train` do. "
+            "Give the network itself as module:callable, or open it with architecture='wrn-40-2' and classes=10."
+        )
+    mean, std = values or (None, None)
+    with torch.random.fork_rng(devices=[]):  # the initial values are not used
+        net = build(architecture, classes=classes, mean=mean, std=std)
+    return OpenedModel(load_checkpoint(path, net).eval(), "checkpoint", class_names, facts.get("side"))
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """Return what `cretta train` wrote about the network; nothing for checkpoints made elsewhere."""
+    try:
+        return tensorfile.read(path, WEIGHTS, verify=False)[1] if path.suffix == ".safetensors" else {}
+    except StateError:
+        return {}
+
+
+def _python(spec: str, values: Normalization) -> OpenedModel:
+    module, _, attribute = spec.partition(":")
+    with _current_folder_first():
+        try:
+            target: Any = importlib.import_module(module)
+            if module == "timm":
+                target = _timm(target, attribute)
+            else:
+                for part in attribute.split("."):
+                    target = getattr(target, part)
+        # The user's code can raise anything, and its message says what to correct.
+        except Exception as error:
+            raise OptionError(
+                f"{spec} cannot be imported ({type(error).__name__}: {error}). Give module:callable, as on the "
+                f"import line of a file in {Path.cwd()} or of an installed package."
+            ) from error
+        if callable(target) and not isinstance(target, nn.Module):
+            try:
+                target = target()
+            except Exception as error:
+                raise ModelError(
+                    f"{spec}() failed ({type(error).__name__}: {error}); expected a callable that takes no arguments "
+                    "and returns the network with its weights."
+                ) from error
+    if not isinstance(target, nn.Module):
+        raise ModelError(f"{spec} gave a {type(target).__name__}; expected a torch.nn.Module that returns logits.")
+    target.eval()
+    if values is None and module == "timm":
+        values = normalization(target.pretrained_cfg["mean"], target.pretrained_cfg["std"])  # type: ignore[index]
+    if values is not None:
+        normalize_input(target, *values)
+    return OpenedModel(target, "python", _own_classes(target))
+
+
+def _timm(timm: Any, name: str) -> Callable[[], Any]:
+    return lambda: timm.create_model(name, pretrained=True)
+
+
+def _own_classes(net: nn.Module) -> tuple[str, ...]:
+    """Return the class names that a network states, as ``classes`` or (Hugging Face) as ``config.id2label``."""
+    class_names = getattr(net, "classes", ())
+    labels = getattr(getattr(net, "config", None), "id2label", None)
+    if isinstance(labels, Mapping):
+        class_names = [labels[number] for number in sorted(labels)]
+    if not isinstance(class_names, tuple | list) or not all(isinstance(name, str) for name in class_names):
+        return ()
+    # LABEL_0 means that there are no names; with a name that occurs twice, names do not identify classes.
+    return tuple(class_names) if len(set(class_names)) == len(class_names) and "LABEL_0" not in class_names else ()
+
+
+def _exported(path: Path, values: Normalization) -> OpenedModel:
+    # This import takes a second, which is spent only where it is needed.
+    from cretta.models.exported import open_exported
+
+    net, shape, unknown = open_exported(path, values)
+    limit = f"cretta cannot replace its {unknown} by a layer" if unknown else ""
+    return OpenedModel(net, "exported", shape=shape, limit=limit)
+
+
+@contextmanager
+def _current_folder_first() -> Iterator[None]:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
