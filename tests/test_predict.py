@@ -5,8 +5,7 @@ import errno
 import itertools
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ import cretta
 import textbook
 from cretta.data import ArrayDataset, FileDataset, image_folder
 from cretta.errors import BatchError, BusyError, OptionError, StateError
-from cretta.predict import Summary, joined, open_images, predict, work
-from cretta.predict.ahead import ahead
-from processes import LONG
+from cretta.predict import Summary, joined, open_images, predict
+from cretta.predict.run import work_folder
 
 AnyAdapter = cretta.Adapter[Any]
 COUNT, BATCH = 46, 8
@@ -416,10 +414,10 @@ def test_what_somebody_else_put_there_stays(tmp_path: Path) -> None:
 
 def test_two_processes_at_once(tmp_path: Path) -> None:
     output = tmp_path / "out.csv"
-    with work.WorkFolder(output, {}):
+    with work_folder(output, {}):
         with pytest.raises(BusyError, match="another process"):
             predict(array(), adapter(), output=output, batch_size=BATCH)
-        assert (tmp_path / "out.csv.work" / "settings.json").is_file()
+        assert (tmp_path / "out.csv.work" / "lock").is_file()
     assert not list(tmp_path.iterdir())
 
 
@@ -546,45 +544,6 @@ def test_images_that_differ_in_size(tmp_path: Path) -> None:
 
 
 # Memory and parts.
-
-
-def test_reading_stays_a_little_ahead() -> None:
-    begun = [threading.Event() for _ in range(20)]
-    order = []
-
-    def work(job: int) -> int:
-        begun[job].set()
-        return job * job
-
-    for job, result in ahead(range(20), work, depth=2):
-        assert result == job * job
-        order.append(job)
-        # The next two are read while this one is in hand, and no others.
-        assert all(event.wait(LONG) for event in begun[: job + 3])
-        assert not any(event.is_set() for event in begun[job + 3 :])
-    assert order == list(range(20))
-
-
-def test_an_error_comes_in_its_turn_and_leaving_early_ends_the_thread() -> None:
-    def work(job: int) -> int:
-        if job == 3:
-            raise OptionError("three")
-        return job
-
-    seen: list[int] = []
-
-    def collect() -> Iterator[int]:
-        for _, result in ahead(range(9), work):
-            seen.append(result)
-            yield result
-
-    with pytest.raises(OptionError, match="three"):
-        list(collect())
-    assert seen == [0, 1, 2]
-    reading = ahead(range(9), work)
-    next(reading)
-    reading.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("cretta-read")]
 
 
 def test_parts_are_kept_by_time_and_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,13 @@ def integer(default: int, description: str, *, at_least: int, at_most: int = 2**
     return option(default, check, description)
 
 
+def check_integer(name: str, value: object, *, at_least: int) -> int:
+    """Return ``value`` as an int; raise unless it is a whole number, of Python or NumPy, within the bound."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
+        raise OptionError(f"{name}={value!r}: must be a whole number, at least {at_least}.")
+    return int(value)
+
+
 def choice(default: str | None, description: str, *, among: Iterable[str]) -> Any:
     """One of a few names; None is allowed where it is the default."""
     names = tuple(among)

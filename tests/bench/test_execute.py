@@ -12,7 +12,7 @@ from tiny import BASE, network
 
 import cretta
 from cretta import SourceBuffer
-from cretta.bench import BatchRow, Buffer, Run, Workshop
+from cretta.bench import BatchRow, Buffer, Run, RunContext
 from cretta.bench.execute import execute, operations_of
 from cretta.bench.fingerprint import fingerprint
 from cretta.data import corrupt, corrupted, embedded, image_folder
@@ -20,8 +20,8 @@ from cretta.errors import OptionError, StateError
 from cretta.streams import iid
 
 
-def rows_of(run: Run, workshop: Workshop, **options: Any) -> tuple[BatchRow, ...]:
-    return execute(run, workshop, **options).rows
+def rows_after(run: Run, context: RunContext, **options: Any) -> tuple[BatchRow, ...]:
+    return execute(run, context, **options).rows
 
 
 def plain(rows: tuple[BatchRow, ...]) -> list[BatchRow]:
@@ -31,7 +31,7 @@ def plain(rows: tuple[BatchRow, ...]) -> list[BatchRow]:
 @pytest.mark.parametrize("method", ["source", "bn_adapt", "tent", "cretta"])
 def test_a_run_is_a_plain_loop_over_the_stream(method: str) -> None:
     run = dataclasses.replace(BASE, method=method, seed=3, options=() if method == "source" else (("lr", 0.01),))
-    done = execute(run, Workshop())
+    done = execute(run, RunContext())
     rows = done.rows
     assert done.clean_after is None
     assert done.peak_bytes > 0
@@ -58,15 +58,15 @@ def test_a_run_is_a_plain_loop_over_the_stream(method: str) -> None:
 
 
 def test_the_same_run_gives_the_same_rows_whatever_ran_before() -> None:
-    workshop = Workshop()
-    first = rows_of(BASE, workshop)
+    context = RunContext()
+    first = rows_after(BASE, context)
     for method in ("tent", "tea"):
-        execute(dataclasses.replace(BASE, method=method, options=()), workshop)
-    operations_of(BASE, workshop)
-    again = rows_of(BASE, workshop)
-    fresh = rows_of(BASE, Workshop())
+        execute(dataclasses.replace(BASE, method=method, options=()), context)
+    operations_of(BASE, context)
+    again = rows_after(BASE, context)
+    fresh = rows_after(BASE, RunContext())
     assert plain(first) == plain(again) == plain(fresh)
-    other = rows_of(dataclasses.replace(BASE, seed=1), workshop)
+    other = rows_after(dataclasses.replace(BASE, seed=1), context)
     assert plain(first) != plain(other)
 
 
@@ -79,19 +79,21 @@ def test_a_gradual_stream_returns_to_the_source_frozen() -> None:
         domains=("clean", "fog/1", "fog/5", "clean"),
         images=20,
     )
-    rows = rows_of(run, Workshop())
+    rows = rows_after(run, RunContext())
     assert [row.domain for row in rows] == ["clean", "fog/1", "fog/5", "clean again"]
     assert [row.adapted for row in rows] == [True, True, True, False]
     frozen = dataclasses.replace(run, domains=("clean", "fog/1", "fog/5", "clean", "clean"))
-    longer = rows_of(frozen, Workshop())
+    longer = rows_after(frozen, RunContext())
     assert longer[3].adapted  # only the last is frozen
 
 
 def test_mixed_batches_take_every_image_from_its_own_domain() -> None:
     run = dataclasses.replace(BASE, method="source", stream="mixed", domains=("fog/5", "contrast/5"), images=30)
-    rows = rows_of(run, Workshop())
+    rows = rows_after(run, RunContext())
     assert sum(row.images for row in rows) == 60
-    apart = [rows_of(dataclasses.replace(run, stream="iid", domains=(domain,)), Workshop()) for domain in run.domains]
+    apart = [
+        rows_after(dataclasses.replace(run, stream="iid", domains=(domain,)), RunContext()) for domain in run.domains
+    ]
     assert sum(row.right for row in rows) == sum(row.right for part in apart for row in part)
     assert sum(row.confidence for row in rows) == pytest.approx(sum(row.confidence for part in apart for row in part))
 
@@ -101,12 +103,12 @@ def test_clean_accuracy_afterwards_is_that_of_the_adapted_model() -> None:
     test = embedded("test")
     x = torch.from_numpy(test.images[:50]).permute(0, 3, 1, 2).float() / 255
     expected = float((network()(x).argmax(1) == torch.from_numpy(test.labels[:50])).float().mean())
-    assert execute(quiet, Workshop()).clean_after == pytest.approx(expected)
+    assert execute(quiet, RunContext()).clean_after == pytest.approx(expected)
 
 
 def test_a_long_run_goes_on_where_it_was(tmp_path: Path) -> None:
     run = dataclasses.replace(BASE, images=100, method="cretta")
-    whole = execute(run, Workshop())
+    whole = execute(run, RunContext())
 
     class CutError(Exception):
         pass
@@ -121,19 +123,19 @@ def test_a_long_run_goes_on_where_it_was(tmp_path: Path) -> None:
                 raise CutError
 
         with pytest.raises(CutError):
-            execute(run, Workshop(), progress=hear, unfinished=tmp_path / "notes", save_every=0.0)
+            execute(run, RunContext(), progress=hear, unfinished=tmp_path / "notes", save_every=0.0)
         # The batch that was cut off had not been noted.
         assert heard[0] == begins
     heard = []
     executed = execute(
-        run, Workshop(), progress=lambda row: heard.append(row.batch), unfinished=tmp_path / "notes", save_every=0.0
+        run, RunContext(), progress=lambda row: heard.append(row.batch), unfinished=tmp_path / "notes", save_every=0.0
     )
     assert heard == [3, 4]
     assert plain(executed.rows) == plain(whole.rows)
     assert executed.peak_bytes == whole.peak_bytes
 
 
-@pytest.mark.parametrize("damage", ["state", "rows", "other run"])
+@pytest.mark.parametrize("damage", ["state", "part", "other run"])
 def test_notes_that_cannot_be_used_are_not(tmp_path: Path, damage: str) -> None:
     notes = tmp_path / "notes"
     seen: list[int] = []
@@ -143,45 +145,45 @@ def test_notes_that_cannot_be_used_are_not(tmp_path: Path, damage: str) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        execute(BASE, Workshop(), progress=stop, unfinished=notes, save_every=0.0)
+        execute(BASE, RunContext(), progress=stop, unfinished=notes, save_every=0.0)
     run = BASE
     if damage == "other run":
         run = BASE.with_options(lr=0.5)
     else:
-        next(notes.glob(f"*.{damage}")).write_bytes(b"damaged")
-    execute(run, Workshop(), progress=lambda row: seen.append(row.batch), unfinished=notes)
+        next(notes.glob(f"{damage}-*")).write_bytes(b"damaged")
+    execute(run, RunContext(), progress=lambda row: seen.append(row.batch), unfinished=notes)
     assert seen == [0, 1, 2]
 
 
 def test_buffers_follow_their_plan() -> None:
-    workshop = Workshop()
-    whole = workshop.buffer(BASE)
+    context = RunContext()
+    whole = context.buffer(BASE)
     assert whole is not None
     assert len(whole) == 40
-    assert workshop.buffer(BASE) is whole
-    share = workshop.buffer(dataclasses.replace(BASE, buffer=Buffer(size=0.02)))
+    assert context.buffer(BASE) is whole
+    share = context.buffer(dataclasses.replace(BASE, buffer=Buffer(size=0.02)))
     assert share is not None
     assert len(share) == 20
-    confident = workshop.buffer(dataclasses.replace(BASE, buffer=Buffer(size=40, select="confident")))
+    confident = context.buffer(dataclasses.replace(BASE, buffer=Buffer(size=40, select="confident")))
     assert confident is not None
     assert confident.fingerprint != whole.fingerprint
-    assert workshop.buffer(dataclasses.replace(BASE, method="tent")) is None
-    assert workshop.buffer(BASE.with_options(source="target")) is None
+    assert context.buffer(dataclasses.replace(BASE, method="tent")) is None
+    assert context.buffer(BASE.with_options(source="target")) is None
 
 
 def test_large_domains_are_read_by_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = rows_of(BASE, Workshop())
-    monkeypatch.setattr("cretta.bench.workshop.ROOM", 1)
-    read = rows_of(BASE, Workshop())
+    kept = rows_after(BASE, RunContext())
+    monkeypatch.setattr("cretta.bench.context.CACHED_BYTES", 1)
+    read = rows_after(BASE, RunContext())
     assert plain(kept) == plain(read)
 
 
 def test_costs_are_measured_once_for_runs_that_cost_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    workshop = Workshop()
-    first = operations_of(BASE, workshop)
+    context = RunContext()
+    first = operations_of(BASE, context)
     assert first["gflops"] > 0
-    assert operations_of(dataclasses.replace(BASE, seed=4, domains=("fog/5",)), workshop) is first
-    assert operations_of(dataclasses.replace(BASE, method="tea"), workshop)["gflops"] > 4 * first["gflops"]
+    assert operations_of(dataclasses.replace(BASE, seed=4, domains=("fog/5",)), context) is first
+    assert operations_of(dataclasses.replace(BASE, method="tea"), context)["gflops"] > 4 * first["gflops"]
 
 
 @pytest.mark.parametrize(
@@ -199,15 +201,16 @@ def test_costs_are_measured_once_for_runs_that_cost_the_same(monkeypatch: pytest
 )
 def test_what_is_wrong_is_told_before_any_work(change: dict[str, Any], said: str) -> None:
     with pytest.raises((OptionError, StateError), match=said):
-        Workshop().check(dataclasses.replace(BASE, **change))
+        RunContext().key(dataclasses.replace(BASE, **change))
 
 
 def test_shifted_images_are_the_corrupted_test_images() -> None:
     run = Run(data="embedded", domains=("fog/5",), model="tiny:network", images=10)
-    domain = Workshop().domain(run, "fog/5")
+    domain = RunContext().domain(run, "fog/5")
     expected = corrupted(embedded("test"), "fog", 5).read(range(10))
     assert torch.equal(
-        (domain.batch(torch.arange(10)) * 255).round().byte().permute(0, 2, 3, 1), torch.from_numpy(expected)
+        (domain.batch(torch.arange(10), torch.device("cpu")) * 255).round().byte().permute(0, 2, 3, 1),
+        torch.from_numpy(expected),
     )
 
 
@@ -231,46 +234,46 @@ def test_fingerprints_notice_what_changed(tmp_path: Path) -> None:
 def test_memory_is_that_of_a_batch_that_is_learnt_from() -> None:
     every_batch = dataclasses.replace(BASE, method="tent", images=60, batch_size=10)
     seldom, too_seldom = every_batch.with_options(adapt_every=3), every_batch.with_options(adapt_every=6)
-    peak = execute(every_batch, Workshop()).peak_bytes
+    peak = execute(every_batch, RunContext()).peak_bytes
     for run in (seldom, too_seldom):  # which learns from the first batch only
-        assert execute(run, Workshop()).peak_bytes == pytest.approx(peak, rel=0.01)
-    assert execute(dataclasses.replace(every_batch, method="bn_adapt"), Workshop()).peak_bytes < 0.9 * peak
+        assert execute(run, RunContext()).peak_bytes == pytest.approx(peak, rel=0.01)
+    assert execute(dataclasses.replace(every_batch, method="bn_adapt"), RunContext()).peak_bytes < 0.9 * peak
 
 
 def test_foreign_images_are_drawn_for_each_benchmark_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take the size of the run's own images."""
-    workshop = Workshop()
-    monkeypatch.setattr(workshop, "_sampled", lambda run, plan: SourceBuffer(torch.rand(2, 3, 4, 4)))
+    context = RunContext()
+    monkeypatch.setattr(context, "_sampled", lambda run, plan: SourceBuffer(torch.rand(2, 3, 4, 4)))
     foreign = dataclasses.replace(BASE, method="cretta", buffer=Buffer(data="imagenet", size=40))
-    buffers = [workshop.buffer(dataclasses.replace(foreign, data=data)) for data in ("cifar10", "pacs", "cifar10")]
+    buffers = [context.buffer(dataclasses.replace(foreign, data=data)) for data in ("cifar10", "pacs", "cifar10")]
     assert buffers[0] is buffers[2] is not buffers[1]
 
 
 def test_runs_without_source_images_do_not_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, workshop = dataclasses.replace(BASE, method="cretta", options=(("source", "target"),)), Workshop()
+    run, context = dataclasses.replace(BASE, method="cretta", options=(("source", "target"),)), RunContext()
 
     def absent(*_: object) -> None:
         raise FileNotFoundError("training images")
 
-    monkeypatch.setattr(Workshop, "_source", absent)
-    assert "source" not in workshop.materials(run)
-    assert workshop.buffer(run) is None
+    monkeypatch.setattr(RunContext, "_source", absent)
+    assert "source" not in context.input_fingerprints(run)
+    assert context.buffer(run) is None
     with pytest.raises(FileNotFoundError):
-        workshop.materials(dataclasses.replace(run, options=()))
+        context.input_fingerprints(dataclasses.replace(run, options=()))
 
 
 def test_a_preset_with_other_options_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, workshop = dataclasses.replace(BASE, method="cretta", preset="fast"), Workshop()
-    first = run.key(workshop.materials(run))
-    assert run.key(workshop.materials(run)) == first
+    run, context = dataclasses.replace(BASE, method="cretta", preset="fast"), RunContext()
+    first = run.key(context.input_fingerprints(run))
+    assert run.key(context.input_fingerprints(run)) == first
     monkeypatch.setitem(cretta.CreTTA.presets, "fast", {"source_fraction": 0.5, "predict": "before"})
-    assert run.key(workshop.materials(run)) != first
+    assert run.key(context.input_fingerprints(run)) != first
 
 
 def test_a_network_that_computes_otherwise_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Workshop().materials(BASE)["model"]
+    first = RunContext().input_fingerprints(BASE)["model"]
     made = network()
     assert isinstance(made, tiny.Network)
     made.layers[2] = torch.nn.Tanh()
     monkeypatch.setattr(tiny, "network", lambda: made)
-    assert Workshop().materials(BASE)["model"] != first
+    assert RunContext().input_fingerprints(BASE)["model"] != first

@@ -10,45 +10,44 @@ import pytest
 import torch
 from tiny import BASE, without_time
 
-from cretta.bench import Result, Run, Store, Workshop, collect, product, run_all
+from cretta.bench import Listener, Result, Run, RunContext, Store, product, run_all
 from cretta.bench.estimate import estimate
 from cretta.bench.execute import COUNTED
-from cretta.bench.grid import Silent
 from cretta.errors import CrettaError
 from processes import ENVIRONMENT, LONG
 
 HERE = Path(__file__).parent
 
 
-class Counting(Silent):
+class Counting(Listener):
     def __init__(self) -> None:
         self.computed: list[Run] = []
-        self.kept: list[Run] = []
+        self.stored: list[Run] = []
 
-    def ends(self, run: Run, result: Result, *, kept: bool) -> None:
-        (self.kept if kept else self.computed).append(run)
+    def ends(self, run: Run, result: Result, *, stored: bool) -> None:
+        (self.stored if stored else self.computed).append(run)
 
 
 def test_a_finished_run_is_never_computed_again(tmp_path: Path) -> None:
     runs = product(BASE, method=("source", "tent"), seed=(0, 1))
     heard = Counting()
-    first = dict(run_all(runs, Store(tmp_path), Workshop(), heard))
+    first = dict(run_all(runs, Store(tmp_path), RunContext(), heard))
     assert len(heard.computed) == 4
     again = Counting()
-    second = dict(run_all([*runs, *runs], Store(tmp_path), Workshop(), again))
-    assert (len(again.computed), len(again.kept)) == (0, 4)
+    second = dict(run_all([*runs, *runs], Store(tmp_path), RunContext(), again))
+    assert (len(again.computed), len(again.stored)) == (0, 4)
     assert first == second
-    assert collect(runs, Store(tmp_path), Workshop()) == first
+    assert {result.key: result for result in first.values()} == {result.key: result for result in Store(tmp_path)}
     assert first[runs[0]].provenance["versions"]["torch"]
     assert first[runs[0]].cost["paper_gflops"] > 0
 
 
 def test_a_damaged_result_is_computed_anew(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    ((_, first),) = run_all([BASE], store, Workshop())
+    ((_, first),) = run_all([BASE], store, RunContext())
     store.path(first.key).write_bytes(b"damaged")
     heard = Counting()
-    ((_, second),) = run_all([BASE], store, Workshop(), heard)
+    ((_, second),) = run_all([BASE], store, RunContext(), heard)
     assert heard.computed == [BASE]
     assert without_time(first) == without_time(second)
     assert len(store.set_aside) == 1
@@ -67,38 +66,38 @@ def test_notes_of_a_process_killed_after_it_had_saved_the_result_are_removed(
     with monkeypatch.context() as patch:
         patch.setattr(Store, "forget", kill)
         with pytest.raises(KilledError):
-            list(run_all([BASE], store, Workshop(), save_every=0.0))
+            list(run_all([BASE], store, RunContext(), save_every=0.0))
     (key,) = store.keys()
     assert any(store.unfinished(key).iterdir())
     heard = Counting()
-    list(run_all([BASE], store, Workshop(), heard))
-    assert heard.kept == [BASE]
+    list(run_all([BASE], store, RunContext(), heard))
+    assert heard.stored == [BASE]
     assert [path.name for path in tmp_path.iterdir()] == [f"{key}.parquet"]
 
 
 def test_a_wrong_run_stops_the_grid_before_it_begins(tmp_path: Path) -> None:
     heard = Counting()
     with pytest.raises(CrettaError):
-        list(run_all([BASE, dataclasses.replace(BASE, domains=("rain/5",))], Store(tmp_path), Workshop(), heard))
+        list(run_all([BASE, dataclasses.replace(BASE, domains=("rain/5",))], Store(tmp_path), RunContext(), heard))
     assert not heard.computed
     assert not list(tmp_path.iterdir())
 
 
 def test_expected_times_fall_to_nothing_as_runs_are_done(tmp_path: Path) -> None:
     runs = product(BASE, method=("source", "cretta"))
-    store, workshop = Store(tmp_path), Workshop()
-    before = estimate(runs, store, workshop)
+    store, context = Store(tmp_path), RunContext()
+    before = estimate(runs, store, context)
     assert 0 < before[runs[0]] < before[runs[1]]
-    list(run_all(runs[:1], store, workshop))
-    between = estimate(runs, store, workshop)
+    list(run_all(runs[:1], store, context))
+    between = estimate(runs, store, context)
     assert between[runs[0]] == 0 < between[runs[1]]
-    list(run_all(runs, store, workshop))
-    assert set(estimate(runs, store, workshop).values()) == {0}
+    list(run_all(runs, store, context))
+    assert set(estimate(runs, store, context).values()) == {0}
     # What the store knows of a method counts for others of its kind.
-    taken = store.get(runs[1].key(workshop.materials(runs[1])))
+    taken = store.get(runs[1].key(context.input_fingerprints(runs[1])))
     assert taken is not None
     other, another = (dataclasses.replace(runs[1], seed=seed) for seed in (8, 9))
-    expected = estimate([other, another], store, workshop)
+    expected = estimate([other, another], store, context)
     assert expected[another] == pytest.approx(taken.of().seconds)
     assert expected[other] == pytest.approx(taken.of().seconds * (60 + 3 * COUNTED) / 60)  # operations are counted, too
 
@@ -109,8 +108,7 @@ HARNESS = """
 import itertools, json, os, random, signal, sys
 import torch
 torch.set_num_threads(1)
-from cretta.bench import Store, Workshop, product, run_all
-from cretta.bench.grid import Silent
+from cretta.bench import Listener, RunContext, Store, product, run_all
 import kornia.augmentation, torch._dynamo
 from processes import on_every_call, signal_at
 from tiny import BASE
@@ -118,14 +116,14 @@ from tiny import BASE
 folder, mode = sys.argv[1], sys.argv[2]
 runs = product(BASE, method=("source", "tent", "cretta", "sar"), domains=(("fog/5",), ("contrast/5",)))
 
-class Counting(Silent):
-    def ends(self, run, result, *, kept):
-        if not kept:
+class Counting(Listener):
+    def ends(self, run, result, *, stored):
+        if not stored:
             with open(os.path.join(folder, "computed.log"), "a") as log:
                 log.write(result.key + "\\n")
 
 def work(store):
-    for _ in run_all(runs, Store(os.path.join(folder, store)), Workshop(), Counting(), save_every=0.0):
+    for _ in run_all(runs, Store(os.path.join(folder, store)), RunContext(), Counting(), save_every=0.0):
         pass
 
 def child(store, last=None):
@@ -211,5 +209,5 @@ def test_processes_on_one_store_do_each_run_once(tmp_path: Path) -> None:
 
 
 def test_the_thread_count_is_kept_with_the_result(tmp_path: Path) -> None:
-    ((_, result),) = run_all([BASE], Store(tmp_path), Workshop())
+    ((_, result),) = run_all([BASE], Store(tmp_path), RunContext())
     assert result.provenance["machine"]["threads"] == torch.get_num_threads()

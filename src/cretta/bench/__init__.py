@@ -1,23 +1,23 @@
-"""Runs and their results: described completely, executed once, kept."""
+"""Runs and their results: described completely, executed once, stored."""
 
 from cretta.bench.benchmarks import Benchmark, benchmark
-from cretta.bench.grid import collect, product, run_all
+from cretta.bench.context import RunContext
+from cretta.bench.grid import Listener, product, run_all
 from cretta.bench.result import BatchRow, Measures, Result
 from cretta.bench.run import Buffer, Run
 from cretta.bench.store import Store
-from cretta.bench.workshop import Workshop
 
 __all__ = [
     "BatchRow",
     "Benchmark",
     "Buffer",
+    "Listener",
     "Measures",
     "Result",
     "Run",
+    "RunContext",
     "Store",
-    "Workshop",
     "benchmark",
-    "collect",
     "product",
     "run_all",
 ]

@@ -1,169 +1,146 @@
-"""Executes one run, and goes on where it was when it was cut off."""
+"""Execute one run, from the beginning or from where an earlier process stopped."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import tempfile
 import time
+import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from cretta import streams
 from cretta.adapter import Adapter
-from cretta.bench.result import BatchRow, batch_row
+from cretta.bench.context import DomainImages, RunContext
+from cretta.bench.result import BatchRow, batch_row, rows_of, table_of
 from cretta.bench.run import Run
-from cretta.bench.workshop import Domain, Workshop
 from cretta.data.domains import CLEAN
 from cretta.errors import StateError
-from cretta.metrics import PeakMeter, count_operations, peak_meter
-from cretta.storage import tensorfile
+from cretta.metrics import count_operations, peak_meter
+from cretta.storage.journal import Journal, Position
 from cretta.streams import Batch
 
-KIND = "state of a run"
 SAVE_EVERY = 30.0
-"""Seconds after which a long run notes where it is."""
+"""Seconds after which a long run saves its rows and state."""
 COUNTED = 20
 """Images with which operations are counted: a share of them, such as a fifth, is mostly a whole number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Executed:
-    """What came of a run."""
+    """What a run gave."""
 
     rows: tuple[BatchRow, ...]
     clean_after: float | None
-    """Accuracy on clean images afterwards, if the run asks for it."""
+    """Accuracy on clean images after the stream, if the run asks for it."""
     peak_bytes: int
-    """The most memory that a step took: of the second batch that was learnt from, or the first if there is none."""
+    """Peak memory of a step: of the second batch that the model adapts to, or of the first if there is no other."""
 
 
 def execute(
     run: Run,
-    workshop: Workshop,
+    context: RunContext,
     *,
     progress: Callable[[BatchRow], None] = lambda row: None,
     unfinished: Path | None = None,
     save_every: float = SAVE_EVERY,
 ) -> Executed:
-    """Takes the run's stream through its adapter.
+    """Take the adapter of the run through its stream.
 
-    ``unfinished`` is where a long run notes how far it is; what is there is taken up.
+    ``unfinished`` is the folder in which a long run saves its rows and state, and from which it continues.
     """
-    domains = [workshop.domain(run, name) for name in run.domains]
-    model = workshop.adapter(run)
+    domains = [context.domain(run, name) for name in run.domains]
+    model = context.adapter(run)
     stream = run.schedule([domain.count for domain in domains], domains[0].labels.numpy())
-    rows, peak = _taken_up(unfinished, run, model)
+    journal = None if unfinished is None else Journal(unfinished, run.describe())
+    rows, peak = _resume(journal, model)
+    new = len(rows)
     saved = time.monotonic()
-    again = model.options.adapt_every
-    metered = again if again < len(stream) else 0
-    for number, batch in enumerate(stream):
-        if number < len(rows):
-            continue
-        meter = peak_meter(workshop.device) if number == metered else None
-        row = _step(run, model, domains, batch, number, meter)
-        peak = meter.peak if meter else peak
-        rows.append(row)
-        progress(row)
-        # Not before the metered batch: whoever takes up the run computes first what is kept between batches.
-        due = metered <= number < len(stream) - 1 and time.monotonic() - saved >= save_every
-        if unfinished is not None and due:
-            _note(unfinished, run, model, rows, peak)
-            saved = time.monotonic()
-    return Executed(tuple(rows), _clean_after(run, model, workshop), peak)
+    # The first batch computes what all share, such as the energies of source samples.
+    second = model.options.adapt_every
+    metered = second if second < len(stream) else 0
+
+    def meter(batch: Batch, x: Tensor) -> None:
+        nonlocal peak
+        if batch.number == metered:
+            peak = _peak_bytes(model, x)
+
+    def read(batch: Batch) -> tuple[Tensor, Tensor]:
+        return _read(batch, domains, context.device)
+
+    for step in streams.follow(stream[new:], read, model, frozen=model.predict, before=meter):
+        batch, labels = step.batch, step.extra
+        label = "+".join(run.label(domain) for domain, _, _ in batch.parts())
+        record = model.last if batch.adapts else None
+        rows.append(batch_row(batch.number, label, step.logits, labels, record, step.seconds))
+        progress(rows[-1])
+        # Not before the metered batch: the process that continues computes first what batches share.
+        due = metered <= batch.number < len(stream) - 1 and time.monotonic() - saved >= save_every
+        if journal is not None and due:
+            journal.append(table_of(rows[new:]), model.save, Position(len(rows), {"peak": str(peak)}))
+            new, saved = len(rows), time.monotonic()
+    return Executed(tuple(rows), _clean_after(run, model, context), peak)
 
 
-def operations_of(run: Run, workshop: Workshop) -> dict[str, float]:
-    """GFLOPs of a step by both countings, counted once for all runs that differ in images and seed only.
+def operations_of(run: Run, context: RunContext) -> dict[str, float]:
+    """Return the GFLOPs of a step by both countings; computed once for runs that differ in images and seed only.
 
-    They are in proportion to the images, so that a few will do.
+    They are in proportion to the images, so that a few are enough.
     """
     key = (run.data, run.size, run.model, run.method, run.preset, run.options, run.batch_size, run.buffer)
-    if key not in workshop.operations:
-        domain = workshop.domain(run, run.domains[0])
-        batch = domain.batch(torch.arange(min(run.batch_size, domain.count, COUNTED))).to(workshop.device)
-        total, forward = count_operations(workshop.adapter(run), batch, scale_to=run.batch_size)
-        workshop.operations[key] = {"gflops": total / 1e9, "paper_gflops": forward / 1e9}
-    return workshop.operations[key]
+    if key not in context.operations:
+        domain = context.domain(run, run.domains[0])
+        batch = domain.batch(torch.arange(min(run.batch_size, domain.count, COUNTED)), context.device)
+        total, forward = count_operations(context.adapter(run), batch, scale_to=run.batch_size)
+        context.operations[key] = {"gflops": total / 1e9, "paper_gflops": forward / 1e9}
+    return context.operations[key]
 
 
-def _step(
-    run: Run, model: Adapter[Any], domains: list[Domain], batch: Batch, number: int, meter: PeakMeter | None
-) -> BatchRow:
-    device = model.generator.device
-    x, labels = _images(batch, domains)
-    x = x.to(device)
-    learns = all(run.adapts_to(int(name)) for name, _, _ in batch.parts())
-    begun = _now(device)
-    with meter or nullcontext():
-        logits = model(x) if learns else model.predict(x)
-    seconds = _now(device) - begun
-    names = "+".join(run.domains[int(name)] for name, _, _ in batch.parts())
-    # The source met again at the end of a gradual stream is told apart from its beginning.
-    domain = names if learns else f"{names} again"
-    return batch_row(number, domain, logits, labels, model.last if learns else None, seconds)
+def _resume(journal: Journal | None, model: Adapter[Any]) -> tuple[list[BatchRow], int]:
+    """Return the saved rows and the peak memory, with the model in the state after them; none if there are none."""
+    if journal is None:
+        return [], 0
+    try:
+        journal.check()
+    except StateError:
+        journal.clear()
+    position = journal.resume(model.restore)
+    return [row for table in journal.tables() for row in rows_of(table)], int(position.facts.get("peak", 0))
 
 
-def _images(batch: Batch, domains: list[Domain]) -> tuple[torch.Tensor, torch.Tensor]:
-    parts = [
-        (int(name), torch.from_numpy(places), torch.from_numpy(indices)) for name, places, indices in batch.parts()
-    ]
+def _peak_bytes(model: Adapter[Any], x: Tensor) -> int:
+    """Return the peak memory of a step; the model is then in the state it was in, so that the step can be timed."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the timed step repeats them
+        state = Path(folder) / "state.safetensors"
+        model.save(state)
+        with peak_meter(x.device) as meter:
+            model(x)
+        model.restore(state)
+    return meter.peak
+
+
+def _read(batch: Batch, domains: list[DomainImages], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the images and the labels of a batch, in its order."""
+    parts = [(domains[domain], torch.from_numpy(indices)) for domain, _, indices in batch.parts()]
+    images = [domain.batch(indices, device) for domain, indices in parts]
+    labels = [domain.labels[indices] for domain, indices in parts]
     if len(parts) == 1:
-        place, _, indices = parts[0]
-        return domains[place].batch(indices), domains[place].labels[indices]
-    pieces = [domains[place].batch(indices) for place, _, indices in parts]
-    labels = torch.cat([domains[place].labels[indices] for place, _, indices in parts])
-    order = torch.cat([places for _, places, _ in parts]).argsort()
-    return torch.cat(pieces)[order], labels[order]
+        return images[0], labels[0]
+    order = torch.cat([torch.from_numpy(positions) for _, positions, _ in batch.parts()]).argsort()
+    return torch.cat(images)[order.to(device)], torch.cat(labels)[order]
 
 
-def _clean_after(run: Run, model: Adapter[Any], workshop: Workshop) -> float | None:
+def _clean_after(run: Run, model: Adapter[Any], context: RunContext) -> float | None:
     if not run.clean_after:
         return None
-    clean = workshop.domain(dataclasses.replace(run, images=run.clean_after), CLEAN)
-    right = 0
-    for indices in torch.arange(clean.count).split(run.batch_size):
-        logits = model.predict(clean.batch(indices).to(workshop.device))
-        right += int((logits.argmax(-1).cpu() == clean.labels[indices]).sum())
-    return right / clean.count
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def _note(path: Path, run: Run, model: Adapter[Any], rows: list[BatchRow], peak: int) -> None:
-    """Rows first, under the number of batches; the adapter's state, whose name says which rows go with it, last."""
-    told = [dataclasses.asdict(row) for row in rows]
-    facts = {"kind": KIND, "run": run.describe(), "rows": told, "peak": peak}
-    path.mkdir(parents=True, exist_ok=True)
-    tensorfile.write(path / f"{len(rows):06d}.rows", {}, facts)
-    model.save(path / f"{len(rows):06d}.state")
-    for old in path.iterdir():
-        if old.stem != f"{len(rows):06d}":
-            old.unlink(missing_ok=True)
-
-
-def _taken_up(path: Path | None, run: Run, model: Adapter[Any]) -> tuple[list[BatchRow], int]:
-    """Rows and peak of the newest whole note, and the adapter as it was then; none, where there is no such."""
-    if path is None or not path.is_dir():
-        return [], 0
-    for state in sorted(path.glob("*.state"), reverse=True):
-        try:
-            _, facts = tensorfile.read(state.with_suffix(".rows"), KIND)
-            if facts["run"] != json.loads(json.dumps(run.describe())):
-                continue
-            model.restore(state)
-        except StateError:
-            continue
-        rows = [BatchRow(**{key: _tupled(value) for key, value in row.items()}) for row in facts["rows"]]
-        return rows, facts["peak"]
-    return [], 0
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    clean = context.domain(dataclasses.replace(run, images=run.clean_after), CLEAN)
+    stream = streams.ordered(range(clean.count), run.batch_size)
+    correct = 0
+    for step in streams.follow(stream, lambda batch: _read(batch, [clean], context.device), model.predict):
+        correct += int((step.logits.argmax(-1).cpu() == step.extra).sum())
+    return correct / clean.count

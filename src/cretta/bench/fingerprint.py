@@ -1,4 +1,4 @@
-"""Whether a dataset is still the one that a result was computed on."""
+"""Fingerprints of datasets: whether one is still the one that a result was computed on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ PIECE = 4096
 
 
 def fingerprint(dataset: ImageDataset) -> str:
-    """Of labels and classes; of all pixels in arrays; of name and size of all files; of what corrupts them."""
+    """Return a hash of labels and classes, all pixels of arrays, names and sizes of files, and the corruption."""
     digest = hashlib.sha256()
     if isinstance(dataset, CorruptedDataset):
-        told = (dataset.corruption, dataset.severity, dataset.seed, dataset.parameters, fingerprint(dataset.source))
-        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+        described = (
+            dataset.corruption,
+            dataset.severity,
+            dataset.seed,
+            dataset.parameters,
+            fingerprint(dataset.source),
+        )
+        return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
     digest.update(f"{dataset.name} {len(dataset)} {dataset.classes}".encode())
     digest.update(dataset.labels.tobytes())
     if isinstance(dataset, ArrayDataset):

@@ -1,4 +1,4 @@
-"""What a run left behind: a row for each batch, and what they amount to."""
+"""The result of a run: a row for each batch, and the measures of many rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 from torch import Tensor
 
+from cretta.bench.run import Run
 from cretta.functional import energy
 from cretta.method import Record
 from cretta.metrics import BatchScores, Bins
@@ -32,7 +34,7 @@ class BatchRow:
     energy: float
     """Mean of the target samples, under the logits returned."""
     bin_images: tuple[int, ...]
-    """Images a bin of confidence; ten bins of equal width."""
+    """Images per bin of confidence; ten bins of equal width."""
     bin_confidence: tuple[float, ...]
     bin_right: tuple[int, ...]
     source_energy: float | None
@@ -56,7 +58,7 @@ class BatchRow:
 def batch_row(
     batch: int, domain: str, logits: Tensor, labels: Tensor, record: Record | None, seconds: float
 ) -> BatchRow:
-    """Measures a batch; ``record`` is the adapter's, or None where it only predicted."""
+    """Return the row of a batch; ``record`` is the adapter's, or None where it only predicted."""
     scores = BatchScores.of(logits, labels)
     bins = scores.bins
     return BatchRow(
@@ -81,47 +83,71 @@ def batch_row(
     )
 
 
+_TYPES: dict[str, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "str": pa.string(),
+    "bool": pa.bool_(),
+    "float | None": pa.float64(),
+    "tuple[int, ...]": pa.list_(pa.int64()),
+    "tuple[float, ...]": pa.list_(pa.float64()),
+}
+_SCHEMA = pa.schema([(field.name, _TYPES[str(field.type)]) for field in dataclasses.fields(BatchRow)])
+
+
+def table_of(rows: Sequence[BatchRow]) -> pa.Table:
+    """Return rows as a table, a column per field."""
+    return pa.Table.from_pylist([dataclasses.asdict(row) for row in rows], schema=_SCHEMA)
+
+
+def rows_of(table: pa.Table) -> tuple[BatchRow, ...]:
+    """Return the rows of a table that :func:`table_of` made."""
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for row in rows:
+        row |= {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
+    return tuple(BatchRow(**row) for row in rows)
+
+
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A finished run, as the store keeps it."""
+    """A finished run, as the store has it."""
 
     key: str
-    run: dict[str, Any]
-    """Its description."""
+    run: Run
     rows: tuple[BatchRow, ...]
     clean_after: float | None
     """Accuracy on clean images after the stream."""
     cost: dict[str, float]
     """GFLOPs of a step by both countings, peak memory."""
     provenance: dict[str, Any]
-    """Versions, commit, machine, materials."""
+    """Versions, commit, machine, fingerprints of the inputs."""
 
     def of(self, domain: str | None = None) -> Measures:
-        """What the rows of a domain, or all, amount to."""
+        """Return the measures of the rows of a domain, by its label, or of all."""
         return measures([row for row in self.rows if domain is None or row.domain == domain])
 
 
 @dataclasses.dataclass(frozen=True)
 class Measures:
-    """Of a stream, or a part of it. Shares from 0 to 1."""
+    """Measures of a stream, or a part of it; accuracy and such are shares from 0 to 1."""
 
     images: int
     accuracy: float
     error: float
     calibration_error: float
-    """ECE with ten bins over all of it."""
+    """ECE with ten bins over all images."""
     negative_log_likelihood: float
     brier: float
     confidence: float
     energy: float
     skipped: int
-    """Batches that were to be learnt from, and were not."""
+    """Batches whose update was due and left out."""
     seconds: float
     images_per_second: float
 
 
 def measures(rows: Sequence[BatchRow]) -> Measures:
-    """Adds rows up."""
+    """Return the measures of all rows together."""
     if not rows:
         raise ValueError("no rows to add up")
     scores = BatchScores.sum(row.scores for row in rows)

@@ -1,4 +1,4 @@
-"""A run: which method meets which data, said completely. Equal descriptions are equal runs."""
+"""A run: a method on a stream of images, described completely. Equal descriptions are equal runs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any
 from cretta import streams
 from cretta.buffer import SELECT
 from cretta.errors import OptionError
-from cretta.options import unknown
+from cretta.options import check_integer, unknown
 
 Scalar = str | int | float | bool | None | tuple[str, ...]
 
 STREAMS = ("iid", "ordered", "dirichlet", "continual", "gradual", "mixed")
 VERSION = 3
-"""Of what a run means: when results would change for the same description, this number does too."""
+"""Version of the meaning of a description: raised when results would change for the same description."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """Which source images a method is given."""
+    """Which source images a method gets."""
 
     data: str = ""
-    """Another benchmark's images; by default the run's own."""
+    """The benchmark whose images are used; by default the run's own."""
     split: str = "train"
-    """Of its training images, or of its clean test images."""
+    """"train" for its training images, "test" for its clean test images."""
     size: float = 0.1
-    """A share below 1, or a count."""
+    """A share below 1, or a number of images."""
     select: str = "random"
 
     def __post_init__(self) -> None:
@@ -49,23 +49,23 @@ class Run:
     data: str
     """A benchmark, as ``cretta.bench.benchmarks`` names them."""
     domains: tuple[str, ...]
-    """What the stream passes through, such as ("fog/5",); "clean" is the target's own test set."""
+    """The domains of the stream in order, such as ("fog/5",); "clean" is the test set without a shift."""
     model: str
     method: str = "cretta"
     preset: str | None = None
     options: tuple[tuple[str, Scalar], ...] = ()
-    """Over the preset's, by name."""
+    """By name; they override those of the preset."""
     stream: str = "iid"
     delta: float | None = None
     """δ of the Dirichlet stream."""
     images: int | None = None
-    """So many of each domain: the first, or every n-th where they are sorted by class; None is all."""
+    """Images per domain: the first ones, or every n-th where they are sorted by class; None is all."""
     size: int | None = None
-    """Side to scale images to that come as files; None is the benchmark's own."""
+    """Side to which images that are files are scaled; None is the benchmark's own."""
     batch_size: int = 200
     buffer: Buffer = Buffer()
     clean_after: int = 0
-    """So many clean images are predicted after the stream, without adapting: what was forgotten shows there."""
+    """Clean images to predict after the stream, without adapting, to measure forgetting."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -86,66 +86,56 @@ class Run:
                 f"stream={self.stream!r} with {len(self.domains)} domains: it takes one; continual, gradual and mixed "
                 "take several."
             )
-        whole("batch_size", self.batch_size, 1)
-        whole("clean_after", self.clean_after, 0)
-        whole("seed", self.seed, 0)
-        if self.images is not None:
-            whole("images", self.images, 1)
-        if self.size is not None:
-            whole("size", self.size, 1)
+        for name, at_least in (("batch_size", 1), ("clean_after", 0), ("seed", 0), ("images", 1), ("size", 1)):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), at_least=at_least)
         object.__setattr__(self, "options", tuple(sorted((name, _frozen(value)) for name, value in self.options)))
 
     def with_options(self, **options: Scalar) -> Run:
-        """The same run with these options over its own."""
+        """Return the same run with these options over its own."""
         return dataclasses.replace(self, options=tuple({**dict(self.options), **options}.items()))
 
     def describe(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """Return the description as JSON has it."""
         described: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         described["options"] = dict(described["options"])
         return described
 
     @classmethod
     def from_description(cls, described: dict[str, Any]) -> Run:
-        """The run that :meth:`describe` told of."""
-        given = dict(described)
-        options = tuple((name, _frozen(value)) for name, value in given.pop("options").items())
-        buffer = Buffer(**given.pop("buffer"))
-        return cls(**{**given, "domains": tuple(given["domains"])}, options=options, buffer=buffer)
+        """Return the run that :meth:`describe` described."""
+        fields = dict(described)
+        options = tuple(fields.pop("options").items())
+        buffer = Buffer(**fields.pop("buffer"))
+        return cls(**{**fields, "domains": tuple(fields["domains"])}, options=options, buffer=buffer)
 
-    def key(self, materials: dict[str, str]) -> str:
-        """What the run is filed under: itself and ``materials``, fingerprints of what its names stand for."""
+    def key(self, input_fingerprints: dict[str, str]) -> str:
+        """Return the name of the result in a store, from the description and the fingerprints of the inputs."""
         described = self.describe()
-        if Path(self.model).is_file():  # its content counts, which is among the materials, not where it lies
+        if Path(self.model).is_file():  # its content counts, which is among the fingerprints, not its path
             described["model"] = "a file"
-        told = json.dumps({"version": VERSION, "run": described, "materials": materials}, sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:24]
+        content = json.dumps({"version": VERSION, "run": described, "materials": input_fingerprints}, sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:24]
 
     def schedule(self, counts: list[int], labels: Any) -> streams.Stream:
-        """The stream's batches; their domain's name is its place in ``domains``."""
+        """Return the batches of the stream; ``counts`` are the images of the domains, ``labels`` those of the first."""
         if self.stream == "ordered":
-            return streams.ordered(range(counts[0]), self.batch_size, domain="0")
+            return streams.ordered(range(counts[0]), self.batch_size)
         if self.stream == "iid":
-            return streams.iid(counts[0], self.batch_size, seed=self.seed, domain="0")
+            return streams.iid(counts[0], self.batch_size, seed=self.seed)
         if self.stream == "dirichlet":
             assert self.delta is not None
-            return streams.dirichlet(labels, self.batch_size, self.delta, seed=self.seed, domain="0")
-        named = {str(place): count for place, count in enumerate(counts)}
-        make = streams.mixed if self.stream == "mixed" else streams.continual
-        return make(named, self.batch_size, seed=self.seed)
+            return streams.dirichlet(labels, self.batch_size, self.delta, seed=self.seed)
+        make = {"continual": streams.continual, "gradual": streams.gradual, "mixed": streams.mixed}[self.stream]
+        return make(counts, self.batch_size, seed=self.seed)
 
-    def adapts_to(self, place: int) -> bool:
-        """Whether the model learns from the domain at this place; a gradual stream ends with the source, frozen."""
-        return self.stream != "gradual" or place < len(self.domains) - 1
-
-
-def whole(name: str, value: object, least: int) -> None:
-    """Raises unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(f"{name}={value!r}: must be a whole number, at least {least}.")
+    def label(self, stage: int) -> str:
+        """Return the name that rows have for a domain, by its position; "clean again" ends a gradual stream."""
+        last = self.stream == "gradual" and stage == len(self.domains) - 1
+        return f"{self.domains[stage]} again" if last else self.domains[stage]
 
 
 def _frozen(value: Any) -> Scalar:
-    """Lists, as JSON gives them, are tuples here; everything else stays."""
+    """Return a list, as JSON has it, as a tuple; everything else as it is."""
     frozen: Scalar = tuple(value) if isinstance(value, list) else value
     return frozen

@@ -1,4 +1,4 @@
-"""Where results are kept: a Parquet file a run, named by its key, whole or not there at all."""
+"""The store of results: a Parquet file per run, named by its key and written atomically."""
 
 from __future__ import annotations
 
@@ -21,31 +21,22 @@ import pyarrow.parquet as pq
 import torch
 
 from cretta.accelerate import missing_kernels
-from cretta.bench.result import BatchRow, Result
+from cretta.bench.result import Result, rows_of, table_of
+from cretta.bench.run import Run
 from cretta.errors import StateError
 from cretta.storage import atomic_write, lock
 
 _METADATA = b"cretta"
 FORMAT = 1
-"""Of the files: what reads them must know it."""
-_TYPES: dict[str, pa.DataType] = {
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "str": pa.string(),
-    "bool": pa.bool_(),
-    "float | None": pa.float64(),
-    "tuple[int, ...]": pa.list_(pa.int64()),
-    "tuple[float, ...]": pa.list_(pa.float64()),
-}
-_SCHEMA = pa.schema([(field.name, _TYPES[str(field.type)]) for field in dataclasses.fields(BatchRow)])
+"""Version of the file format."""
 
 
 class Store:
     """A folder of results.
 
-    ``<key>.parquet`` holds a run's batches, and in its metadata all else; ``<key>.unfinished/`` where a long run is;
-    ``<key>.lock`` is held by the process that works on it, and let go by the system if that dies; ``damaged/`` is
-    where unreadable files go.
+    ``<key>.parquet`` holds the rows of a run, and in its metadata everything else; ``<key>.unfinished/`` the rows and
+    the state of a run that is not finished; ``<key>.lock`` is held by the process that works on it, and released by the
+    system if that dies; unreadable files are moved to ``damaged/``.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -54,18 +45,18 @@ class Store:
             raise StateError(f"{self.folder} is a file: give a folder for results.")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.set_aside: list[Path] = []
-        """Damaged files that were moved away by this object."""
+        """Damaged files that this object moved away."""
 
     def path(self, key: str) -> Path:
-        """Where the result with this key is, or will be."""
+        """Return the file of the result with this key."""
         return self.folder / f"{key}.parquet"
 
     def unfinished(self, key: str) -> Path:
-        """Where a run with this key notes how far it is."""
+        """Return the folder of the unfinished run with this key."""
         return self.folder / f"{key}.unfinished"
 
     def keys(self) -> list[str]:
-        """Keys of all results, sorted."""
+        """Return the keys of all results, sorted."""
         return sorted(path.stem for path in self.folder.glob("*.parquet") if not path.name.startswith("."))
 
     def __contains__(self, key: str) -> bool:
@@ -73,36 +64,39 @@ class Store:
 
     def __iter__(self) -> Iterator[Result]:
         for key in self.keys():
-            if (found := self.get(key)) is not None:
-                yield found
+            result = self.get(key)
+            if result is not None:
+                yield result
 
     def get(self, key: str) -> Result | None:
-        """The result, or None; a damaged file is set aside, as if it had never been there."""
+        """Return a result; None if it is missing, or was damaged and is now set aside."""
         path = self.path(key)
         try:
             content = path.read_bytes()
         except FileNotFoundError:
             return None
-        except OSError as wrong:
-            raise StateError(f"{path} cannot be read: {wrong}.") from wrong
+        except OSError as error:
+            raise StateError(f"{path} cannot be read: {error}.") from error
         try:
             table = pq.read_table(pa.BufferReader(content))
-            told = json.loads(table.schema.metadata[_METADATA])
-            if told["format"] != FORMAT:
-                raise StateError(
-                    f"{path} is of format {told['format']}, this cretta reads {FORMAT}: use the version that wrote it, "
-                    "or another store."
-                )
-            rows = tuple(BatchRow(**{k: _tupled(v) for k, v in row.items()}) for row in table.to_pylist())
-            if told["checksum"] != _checksum(rows, told["result"]) or told["result"]["key"] != key:
-                raise ValueError("the content does not match its checksum")
-            return Result(rows=rows, **told["result"])
-        except StateError:
-            raise
-        # A damaged Parquet file raises ArrowInvalid, OSError, KeyError and more, by the place of the fault.
+            metadata = json.loads(table.schema.metadata[_METADATA])
+            fields, rows = metadata["result"], table.replace_schema_metadata(None)
+            damaged = metadata["checksum"] != _checksum(rows, fields) or fields["key"] != key
+        # A damaged Parquet file raises ArrowInvalid, OSError, KeyError and more, depending on the position.
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+            damaged = True
+        if damaged:
             self._set_aside(path)
             return None
+        try:
+            if metadata["format"] != FORMAT:
+                raise ValueError(f"format {metadata['format']}")
+            return Result(**{**fields, "run": Run.from_description(fields["run"]), "rows": rows_of(rows)})
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"{path} was written by another version of cretta ({error}; this one reads format {FORMAT}): use that "
+                "version, or another store."
+            ) from error
 
     def _set_aside(self, path: Path) -> None:
         aside = self.folder / "damaged" / f"{path.name}.{uuid.uuid4().hex[:8]}"
@@ -111,36 +105,36 @@ class Store:
             os.replace(path, aside)
         except FileNotFoundError:  # another process was first
             return
-        except OSError as wrong:
-            raise StateError(f"{path} is damaged, and cannot be set aside: {wrong}.") from wrong
+        except OSError as error:
+            raise StateError(f"{path} is damaged, and cannot be moved away: {error}.") from error
         self.set_aside.append(aside)
 
     def put(self, result: Result) -> None:
-        """Writes a result, whole or not at all, and forgets the notes of its run."""
-        told = {each.name: getattr(result, each.name) for each in dataclasses.fields(Result) if each.name != "rows"}
-        content = {"format": FORMAT, "result": told, "checksum": _checksum(result.rows, told)}
-        table = pa.Table.from_pylist([dataclasses.asdict(row) for row in result.rows], schema=_SCHEMA)
-        table = table.replace_schema_metadata({_METADATA: json.dumps(content, sort_keys=True).encode()})
-        for left in self.folder.glob(f".{result.key}.parquet.*"):  # by a process that was killed while it wrote
-            left.unlink(missing_ok=True)
+        """Write a result, and remove the unfinished parts of its run."""
+        fields = _fields(result)
+        rows = table_of(result.rows)
+        content = {"format": FORMAT, "result": fields, "checksum": _checksum(rows, fields)}
+        table = rows.replace_schema_metadata({_METADATA: json.dumps(content, sort_keys=True).encode()})
+        for temporary in self.folder.glob(f".{result.key}.parquet.*"):  # of a process that was killed while it wrote
+            temporary.unlink(missing_ok=True)
         with atomic_write(self.path(result.key)) as temporary:
             pq.write_table(table, temporary)
         self.forget(result.key)
 
     def forget(self, key: str) -> None:
-        """Remove the notes of an unfinished run; another process may do the same at the same time."""
+        """Remove the parts of an unfinished run; another process may do the same at the same time."""
         shutil.rmtree(self.unfinished(key), ignore_errors=True)
 
     def claim(self, key: str) -> AbstractContextManager[bool]:
-        """Whether this process may work on the run; another that does holds it until it ends, however it ends."""
+        """Lock a run; the context is whether this process has the lock, which ends with the process."""
         return lock(self.folder / f"{key}.lock")
 
 
-def provenance(materials: dict[str, str], device: torch.device) -> dict[str, Any]:
-    """What else a result depends on, or might."""
+def provenance(input_fingerprints: dict[str, str], device: torch.device) -> dict[str, Any]:
+    """Return what else a result depends on, or may depend on."""
     packages = ("cretta", "torch", "numpy", "kornia", "pillow")
     return {
-        "materials": materials,
+        "materials": input_fingerprints,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
         "commit": _commit(),
         "machine": {
@@ -155,19 +149,20 @@ def provenance(materials: dict[str, str], device: torch.device) -> dict[str, Any
 
 
 def _commit() -> str | None:
-    """Of the code that runs, if it lies in a repository of its own."""
+    """Return the commit of the code that runs, if it is in a repository of its own."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return told.stdout.strip() or None
+    return done.stdout.strip() or None
 
 
-def _checksum(rows: tuple[BatchRow, ...], told: dict[str, Any]) -> str:
-    content = json.dumps([[dataclasses.asdict(row) for row in rows], told], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
+def _fields(result: Result) -> dict[str, Any]:
+    """Return everything but the rows, as JSON has it."""
+    fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(Result) if field.name != "rows"}
+    return {**fields, "run": result.run.describe()}
 
 
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _checksum(rows: pa.Table, fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([rows.to_pylist(), fields], sort_keys=True).encode()).hexdigest()

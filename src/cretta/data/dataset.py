@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,10 @@ from PIL import Image
 from PIL.ImageFile import ImageFile
 
 from cretta.errors import OptionError, StateError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -195,6 +199,13 @@ class FileDataset(DecodedDataset):
 
     def _called(self, index: int) -> str:
         return str(self.files[index])
+
+
+def as_batch(pixels: Pixels, device: "str | torch.device | None" = None) -> "Tensor":
+    """Return uint8 pixels (N, H, W, 3) as a float tensor (N, 3, H, W) with values in [0, 1], as models take them."""
+    import torch  # only where it is used: datasets can be listed and downloaded without it
+
+    return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float().div_(255)
 
 
 def is_whole(value: object, least: int, most: float = np.inf) -> bool:

@@ -1,4 +1,4 @@
-"""Predictions for a whole set of images, into one file; a run that dies goes on where it was."""
+"""Predictions for a set of images, into one file; resumable."""
 
 from cretta.predict.images import open_images
 from cretta.predict.run import predict

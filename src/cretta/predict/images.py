@@ -1,4 +1,4 @@
-"""The images to predict, by what a user has: a folder of files, or a file of many."""
+"""Open the images to predict: a folder of files, or a file of many."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_images(
     labelled: bool | None = None,
     classes: Sequence[str] = (),
 ) -> ImageDataset:
-    """A folder of images, flat, nested or by class, or a .npy, .npz or .parquet file of them.
+    """Open a folder of images, flat, nested or by class, or a .npy, .npz or .parquet file of them.
 
     ``labelled=None`` takes folders for classes if they are among the names in ``classes``, or if none are given; other
     folders only hold images. A file classes.txt that :func:`~cretta.data.image_folder` reads names the folders where
@@ -50,7 +50,7 @@ def _folder(source: Path, size: Size, labelled: bool | None, classes: Sequence[s
             return image_folder(source, labelled=False, size=size)
         try:
             return image_folder(source, labelled=True, classes=classes or None, size=size)
-        except StateError:  # a folder without images: these are no classes
+        except StateError:  # a folder without images: the folders are not classes
             return image_folder(source, labelled=False, size=size)
     return image_folder(source, labelled=labelled, classes=(classes or None) if labelled else None, size=size)
 

@@ -1,4 +1,4 @@
-"""Parts into one file, whose bytes do not depend on where the parts end."""
+"""Join parts into one file, whose bytes do not depend on where the parts end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 
 ENDINGS = (".parquet", ".csv")
 ROWS = 1 << 16
-"""In a row group of Parquet; memory holds about two."""
+"""Rows of a row group of Parquet; memory holds about two."""
 
 
 def write(path: Path, ending: str, tables: Iterable[pa.Table], schema: pa.Schema, facts: Mapping[str, Any]) -> None:
-    """Writes all tables; ``facts`` go into the Parquet file's metadata under "cretta"."""
+    """Write all tables; ``facts`` go into the metadata of a Parquet file under "cretta"."""
     if ending == ".csv":
         with path.open("wb") as file:
             file.write(f"{','.join(schema.names)}\n".encode())
@@ -33,12 +33,15 @@ def write(path: Path, ending: str, tables: Iterable[pa.Table], schema: pa.Schema
 
 
 def _regrouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in tables of ``ROWS``, but for the last."""
+    """Yield the same rows in tables of ``ROWS``; the last can be shorter.
+
+    ``ParquetWriter`` begins a row group with every table that it gets.
+    """
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
         while sum(map(len, waiting)) >= ROWS:
-            # Chunks show in the file: pages end where they do.
+            # Pages end where chunks do.
             together = pa.concat_tables(waiting).combine_chunks()
             yield together.slice(0, ROWS)
             waiting = [together.slice(ROWS)]

@@ -1,4 +1,4 @@
-"""Labels, if a dataset has any that are the model's."""
+"""The labels of a dataset, if they can be the classes of the model."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from cretta.errors import OptionError
 
 
 class Labels:
-    """The labels, if there are any and they can be the model's, which the first answer shows."""
+    """The labels, if there are any and they fit the model, which the number of its first logits decides."""
 
-    def __init__(self, dataset: ImageDataset, classes: tuple[str, ...], wanted: bool | None) -> None:
+    def __init__(self, dataset: ImageDataset, classes: tuple[str, ...], requested: bool | None) -> None:
         self._dataset = dataset
-        self._wanted = wanted
+        self._requested = requested
         self.known = False
-        """Whether there was an answer."""
+        """Whether that is decided."""
         self.classes = classes
         self.values: NDArray[np.int64] | None = None
-        if wanted and not self._there:
+        if requested and not self._exist:
             raise OptionError(
                 f"labelled=True, but {dataset.name} has no labels; move the images into one folder per class, or take "
                 "them without labels by labelled=False."
             )
 
     @property
-    def _there(self) -> bool:
+    def _exist(self) -> bool:
         return bool((self._dataset.labels >= 0).all())
 
-    def look_at(self, outputs: int) -> None:
-        """Decides, by the number of classes that the model tells apart."""
+    def decide(self, outputs: int) -> None:
+        """Decide by the number of classes of the model."""
         if self.known:
             return
         if self.classes and len(self.classes) != outputs:
@@ -38,11 +38,11 @@ class Labels:
                 f"the model has {outputs} classes, and {len(self.classes)} are named; name each of them, in order."
             )
         dataset = self._dataset
-        if self._wanted is not False and self._there:
-            # Labels that somebody wrote are meant as such; folders may have been named for another reason.
-            written = self._wanted or not isinstance(dataset, FileDataset)
+        if self._requested is not False and self._exist:
+            # Written labels are meant as such; folders may have been named for another reason.
+            written = self._requested or not isinstance(dataset, FileDataset)
             most = int(dataset.labels.max()) + 1
-            if self._wanted and most > outputs:
+            if self._requested and most > outputs:
                 raise OptionError(
                     f"labelled=True, but {dataset.name} has {most} classes and the model {outputs}; take the images "
                     "without labels by labelled=False."

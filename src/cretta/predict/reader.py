@@ -1,4 +1,4 @@
-"""Reading images for a run: what they are called, whether one has changed, and which cannot be read."""
+"""Read images for predictions: their names, whether one has changed, and which cannot be read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ON_ERROR = ("stop", "skip")
 
 
 class UnreadableError(StateError):
-    """An image that cannot be read, and is not to be skipped."""
+    """An image cannot be read and must not be skipped."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads batches of a dataset, and finds the images in them that cannot be read."""
+    """Reads batches of a dataset; identifies the images in them that cannot be read."""
 
     dataset: ImageDataset
     names: ImageNames
@@ -35,30 +35,30 @@ class Reader:
             raise unknown("on_error", str(self.on_error), ON_ERROR)
 
     def read(self, batch: Batch) -> tuple[Pixels | None, dict[int, str], bytes]:
-        """Pixels of the images that can be read, why the others cannot, and the marks of all."""
+        """Return the pixels of the readable images, by position why the others are not, and the stamps of all."""
         indices = batch.indices
-        marks = self.marks(indices)
+        stamps = self.stamps(indices)
         try:
-            return self.dataset.read(indices, workers=self.workers), {}, marks
-        except StateError as wrong:
+            return self.dataset.read(indices, workers=self.workers), {}, stamps
+        except StateError as error:
             if self.on_error == "stop":
-                raise UnreadableError(str(wrong)) from wrong
+                raise UnreadableError(str(error)) from error
         unreadable = {}
-        for place, index in enumerate(indices.tolist()):
+        for position, index in enumerate(indices.tolist()):
             try:
                 self.dataset[index]
-            except StateError as wrong:
-                unreadable[place] = str(wrong)
+            except StateError as error:
+                unreadable[position] = str(error)
         rest = np.delete(indices, list(unreadable))
-        return (self.dataset.read(rest, workers=self.workers) if len(rest) else None), unreadable, marks
+        return (self.dataset.read(rest, workers=self.workers) if len(rest) else None), unreadable, stamps
 
-    def marks(self, indices: NDArray[np.int64]) -> bytes:
-        """What would be another if one of these images were."""
-        return "".join(self.names.mark(index) for index in indices.tolist()).encode()
+    def stamps(self, indices: NDArray[np.int64]) -> bytes:
+        """Return bytes that differ if one of these images does."""
+        return "".join(self.names.stamp(index) for index in indices.tolist()).encode()
 
 
 class ImageNames:
-    """What each image of a dataset is called in the output, and by which mark a change of it shows.
+    """The name of each image in the output, and a stamp that differs when the image does.
 
     ``source`` is the folder or file that the dataset was opened from.
     """
@@ -71,17 +71,17 @@ class ImageNames:
         self._container = "" if source is None or self._folder is not None else _stamp(source)
 
     def name(self, index: int) -> str:
-        """The file, relative to the folder given; ``array.npy#3`` in a file of many."""
+        """Return the path relative to the folder; ``array.npy#3`` in a file of many images."""
         if self._files is None:
             return f"{self._prefix}#{index}"
         file = self._files[index]
         if self._folder is not None and file.is_relative_to(self._folder):
             file = file.relative_to(self._folder)
-        # Names of files may be no text at all; the table takes nothing else.
+        # Names of files can be bytes that are not text; the table takes text only.
         return file.as_posix().encode("utf-8", "backslashreplace").decode()
 
-    def mark(self, index: int) -> str:
-        """Another string when the image is another: by size and time of a file, by the pixels of an array."""
+    def stamp(self, index: int) -> str:
+        """Return a string that differs when the image does: by size and time of a file, by the pixels of an array."""
         if self._files is not None:
             stamp = _stamp(self._files[index])
         elif self._container or not isinstance(self._dataset, ArrayDataset):
@@ -93,7 +93,7 @@ class ImageNames:
 
 def _stamp(file: Path) -> str:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return "missing"
-    return f"{found.st_size} {found.st_mtime_ns}"
+    return f"{status.st_size} {status.st_mtime_ns}"

@@ -1,4 +1,4 @@
-"""The table that predictions go into, a row an image."""
+"""The table of predictions, a row per image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cretta.method import Record
 
 
 def schema(labelled: bool) -> pa.Schema:
-    """The columns; those of an image that could not be read are null from prediction to energy."""
+    """Return the columns; those from prediction to energy are null for an image that could not be read."""
     columns = [
         ("path", pa.string()),
         ("batch", pa.int32()),
@@ -33,21 +33,21 @@ def schema(labelled: bool) -> pa.Schema:
 
 @dataclass
 class Rows:
-    """What happened to the images of one batch, in order."""
+    """The predictions for the images of one batch, in order."""
 
     batch: int
     indices: NDArray[np.int64]
     unreadable: dict[int, str] = field(default_factory=dict)
-    """Places in the batch of images that could not be read, and why."""
+    """Positions in the batch of images that could not be read, and why."""
     prediction: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    """Of those that could; the next two as well."""
+    """For those that could be read, as the next two."""
     confidence: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     energy: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     adapted: bool = False
     note: str = ""
 
-    def answer(self, logits: Tensor, record: Record, temperature: float) -> None:
-        """Takes what the adapter said of the images that could be read."""
+    def set_logits(self, logits: Tensor, record: Record, temperature: float) -> None:
+        """Store the logits of the images that could be read."""
         confidence, prediction = logits.softmax(-1).max(-1)
         self.prediction = prediction.to("cpu", torch.int32).numpy()
         self.confidence = confidence.to("cpu", torch.float32).numpy()
@@ -59,33 +59,33 @@ class Rows:
 def table(
     rows: Sequence[Rows], name: Callable[[int], str], classes: Sequence[str], labels: NDArray[np.int64] | None
 ) -> pa.Table:
-    """All rows as one table; ``labels`` of the whole dataset, if it has any that fit."""
-    indices = np.concatenate([each.indices for each in rows])
-    sizes = [len(each.indices) for each in rows]
+    """Return all rows as one table; ``labels`` are those of the entire dataset, if it has any that fit."""
+    indices = np.concatenate([batch.indices for batch in rows])
+    sizes = [len(batch.indices) for batch in rows]
     lost = np.zeros(len(indices), bool)
-    notes = np.repeat(np.array([each.note for each in rows], object), sizes)
-    adapted = np.repeat([each.adapted for each in rows], sizes)
-    for start, each in zip(np.cumsum([0, *sizes]), rows, strict=False):
-        for place, reason in each.unreadable.items():
-            lost[start + place], notes[start + place], adapted[start + place] = True, reason, False
+    notes = np.repeat(np.array([batch.note for batch in rows], object), sizes)
+    adapted = np.repeat([batch.adapted for batch in rows], sizes)
+    for start, batch in zip(np.cumsum([0, *sizes]), rows, strict=False):
+        for position, reason in batch.unreadable.items():
+            lost[start + position], notes[start + position], adapted[start + position] = True, reason, False
 
     def spread(values: list[NDArray[np.float32]] | list[NDArray[np.int32]]) -> pa.Array:
-        found = np.zeros(len(indices), values[0].dtype)
-        found[~lost] = np.concatenate(values)
-        return pa.array(found, mask=lost)
+        column = np.zeros(len(indices), values[0].dtype)
+        column[~lost] = np.concatenate(values)
+        return pa.array(column, mask=lost)
 
-    prediction = spread([each.prediction for each in rows])
+    prediction = spread([batch.prediction for batch in rows])
     columns = {
         "path": pa.array([name(index) for index in indices.tolist()], pa.string()),
-        "batch": pa.array(np.repeat(np.array([each.batch for each in rows], np.int32), sizes)),
+        "batch": pa.array(np.repeat(np.array([batch.batch for batch in rows], np.int32), sizes)),
         "prediction": prediction,
         "class": pa.array(classes, pa.string()).take(prediction) if classes else pa.nulls(len(indices), pa.string()),
-        "confidence": spread([each.confidence for each in rows]),
-        "energy": spread([each.energy for each in rows]),
+        "confidence": spread([batch.confidence for batch in rows]),
+        "energy": spread([batch.energy for batch in rows]),
         "adapted": pa.array(adapted),
         "note": pa.array(notes.tolist(), pa.string()),
     }
     if labels is not None:
-        found = pa.array(labels[indices].astype(np.int32))
-        columns |= {"label": found, "correct": pc.equal(prediction, found)}
+        label = pa.array(labels[indices].astype(np.int32))
+        columns |= {"label": label, "correct": pc.equal(prediction, label)}
     return pa.table(columns, schema=schema(labels is not None))

@@ -1,4 +1,4 @@
-"""The run: images → stream → adapter → rows, kept as it goes."""
+"""Predictions for a set of images: a resumable run of an adapter over them, into one file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,16 @@ from torch import Tensor
 
 from cretta import streams
 from cretta.adapter import Adapter
-from cretta.data.dataset import ImageDataset, Pixels
+from cretta.data.dataset import ImageDataset, as_batch
 from cretta.errors import CrettaError, OptionError, StateError
 from cretta.predict import joined
-from cretta.predict.ahead import ahead
 from cretta.predict.labels import Labels
 from cretta.predict.reader import ImageNames, Reader, UnreadableError
 from cretta.predict.rows import Rows, schema, table
 from cretta.predict.summary import Counting, Summary
-from cretta.predict.work import Kept, WorkFolder
-from cretta.storage import atomic_write, tensorfile
+from cretta.storage import atomic_write, require_lock, tensorfile
+from cretta.storage.files import write_errors
+from cretta.storage.journal import Journal, Position
 
 
 def predict(
@@ -50,16 +50,17 @@ def predict(
     facts: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda images: None,
 ) -> Summary:
-    """Predicts every image of ``dataset`` by ``model``, which adapts as it goes, into a .parquet or .csv file.
+    """Predict every image of ``dataset`` by ``model``, which adapts as it goes, into a .parquet or .csv file.
 
-    Images reach ``transform``, then the model, as floats in [0, 1], (N, 3, H, W). Their order is the dataset's or, with
-    ``shuffle``, random by the model's seed. ``source`` is where the dataset was opened from: paths are told from there.
+    ``transform``, then the model, get images as floats in [0, 1], (N, 3, H, W). Their order is the dataset's or, with
+    ``shuffle``, random by the model's seed. Paths in the output are relative to ``source``, from which the dataset was
+    opened.
 
-    Work is kept in ``<output>.work`` every ``save_every`` seconds. If the process dies, the same call goes on from
-    there, and the file comes out as if nothing had happened; ``restart`` starts over. ``on_error="skip"`` notes an
-    image that cannot be read and goes on without it. ``labelled=None`` takes the dataset's labels where they can be the
-    model's; ``classes`` are the names of the model's. ``state`` is where the adapter is saved at the end, ``facts``
-    are what else the result depends on, and ``progress`` hears how many images are done.
+    Work is saved in ``<output>.work`` every ``save_every`` seconds. If the process dies, the same call continues from
+    there, and the file is the same as without the interruption; ``restart`` starts over. ``on_error="skip"`` records an
+    image that cannot be read and continues without it. ``labelled=None`` uses the dataset's labels where they can be
+    the model's; ``classes`` are the names of the model's. The adapter is saved to ``state`` at the end. ``facts`` are
+    what else the result depends on. ``progress`` is called with the number of finished images.
     """
     if len(dataset) == 0:
         raise OptionError(f"{dataset.name} has no images; there is nothing to predict.")
@@ -84,14 +85,35 @@ def predict(
         "transform": None if transform is None else getattr(transform, "__qualname__", type(transform).__qualname__),
         **(facts or {}),
     }
-    with WorkFolder(path, settings, restart=restart) as work:
-        run = Run(stream, reader, model, transform, labels, work)
-        run.follow(save_every, progress)
-        summary = run.join(path)
+    with work_folder(path, settings, restart=restart) as journal:
+        prediction = _Prediction(stream, reader, model, transform, labels, journal)
+        prediction.follow(save_every, progress)
+        summary = prediction.join(path)
         if state is not None:
             model.save(state)
-        work.remove()
+        journal.clear()
     return summary
+
+
+@contextmanager
+def work_folder(output: Path, settings: Mapping[str, Any], *, restart: bool = False) -> Iterator[Journal]:
+    """Lock the folder ``<output>.work`` and yield the journal in it; remove the folder if that is empty at the end."""
+    folder = output.with_name(f"{output.name}.work")
+    with write_errors(folder):
+        folder.mkdir(exist_ok=True)
+    with require_lock(folder / "lock"):
+        journal = Journal(folder, settings, remedy="To start over, use restart=True.")
+        if restart:
+            journal.clear()
+        try:
+            journal.check()
+            yield journal
+        finally:
+            if journal.is_empty:
+                journal.clear()
+                (folder / "lock").unlink(missing_ok=True)
+                with suppress(OSError):  # somebody put something else there
+                    folder.rmdir()
 
 
 def _check_files(output: Path, overwrite: bool, state: str | Path | None) -> None:
@@ -126,8 +148,8 @@ def _described_images(dataset: ImageDataset) -> dict[str, Any]:
     return {"images": dataset.name, **scaling}
 
 
-class Run:
-    """Follows a stream, keeping rows and states."""
+class _Prediction:
+    """The adapter on its way through the stream, with the rows that are not saved yet."""
 
     def __init__(
         self,
@@ -136,107 +158,117 @@ class Run:
         model: Adapter[Any],
         transform: Callable[[Tensor], Tensor] | None,
         labels: Labels,
-        work: WorkFolder,
+        journal: Journal,
     ) -> None:
         self.stream = stream
         self.reader = reader
         self.model = model
         self.transform = transform
         self.labels = labels
-        self.work = work
-        self.waiting: list[Rows] = []
-        """Done and not yet kept."""
-        self.kept = Kept()
+        self.journal = journal
+        self.images = sum(map(len, stream))
+        self.unsaved: list[Rows] = []
+        self.consistent = True
+        """False while the model may be ahead of its rows: in the middle of a batch."""
         self.done = 0
-        self.mark = hashlib.sha256()
+        self.digest = hashlib.sha256()
+        """Of the names and stamps of the images that are done."""
         self.resumed = 0
         self.seconds = 0.0
 
     def follow(self, save_every: float, progress: Callable[[int], None]) -> None:
-        """Predicts what is left of the stream."""
-        batches = list(self.stream)
-        self.kept = self.work.resume(self.model, self._mark_first)
-        self.done = self.resumed = self.kept.images
-        if not self.done:
-            self.mark = hashlib.sha256()
-        if self.done != sum(map(len, batches[: self.kept.batches])):
-            raise StateError(
-                f"{self.work.folder} ends with a batch that was the last then, and there are more images now; "
-                "restart=True throws it away and starts over."
-            )
+        """Predict what is left of the stream."""
+        start = self.journal.resume(self.model.restore, self._check).batches
+        self.done = self.resumed = sum(map(len, self.stream[:start]))
+        self.digest = self._digest_of(self.done)
         progress(self.done)
-        begin = saved = time.perf_counter()
-        settled = True
+        begun = saved = time.perf_counter()
         try:
-            left = list(enumerate(batches))[self.kept.batches :]
-            with closing(ahead(left, lambda job: self.reader.read(job[1]))) as reading:
-                for (number, batch), (pixels, unreadable, marks) in reading:
-                    settled = False
-                    rows = Rows(number, batch.indices, unreadable)
-                    if pixels is not None:
-                        self._answer(rows, pixels)
-                    self.waiting.append(rows)
-                    self.done += len(batch)
-                    self.mark.update(marks)
-                    settled = True
-                    progress(self.done)
-                    # Whether there are labels is known with the first answer; rows wait for it.
-                    much = sum(len(rows.indices) for rows in self.waiting) >= joined.ROWS
-                    if self.labels.known and (much or time.perf_counter() - saved >= save_every):
-                        self._keep()
-                        saved = time.perf_counter()
-            self._keep()
-        except UnreadableError as wrong:
-            self._keep()
+            for step in streams.follow(self.stream[start:], self._read, self._predict, before=self._begin, ahead=2):
+                self.consistent = False
+                unreadable, stamps = step.extra
+                rows = Rows(step.batch.number, step.batch.indices, unreadable)
+                if len(step.logits):
+                    self.labels.decide(step.logits.shape[1])
+                    rows.set_logits(step.logits, self.model.last, self.model.options.temperature)
+                self.unsaved.append(rows)
+                self.done += len(step.batch)
+                self.digest.update(stamps)
+                self.consistent = True
+                progress(self.done)
+                # Whether there are labels is known with the first logits; rows wait for them.
+                many = sum(len(rows.indices) for rows in self.unsaved) >= joined.ROWS
+                if self.labels.known and (many or time.perf_counter() - saved >= save_every):
+                    self._save()
+                    saved = time.perf_counter()
+            self._save()
+        except UnreadableError as error:
+            self._save()
             raise StateError(
-                f"{wrong} {self.done} of {self.stream.images} images are done and kept: the same command goes on from "
-                "there. on_error='skip' goes on without such images."
-            ) from wrong
+                f"{error} {self.done} of {self.images} images are done and saved: run the same command again to "
+                "continue from there. on_error='skip' continues without such images."
+            ) from error
         except (KeyboardInterrupt, CrettaError):
-            # In the middle of a batch the model may be ahead of its rows.
-            if settled and self.labels.known:
-                self._keep()
+            if self.consistent and self.labels.known:
+                self._save()
             raise
-        self.seconds = time.perf_counter() - begin
+        self.seconds = time.perf_counter() - begun
 
-    def _answer(self, rows: Rows, pixels: Pixels) -> None:
-        images = torch.from_numpy(pixels).to(self.model.generator.device)
-        x = images.permute(0, 3, 1, 2).float().div_(255)
-        logits = self.model(self.transform(x) if self.transform is not None else x)
-        self.labels.look_at(logits.shape[1])
-        rows.answer(logits, self.model.last, self.model.options.temperature)
+    def _read(self, batch: streams.Batch) -> tuple[Tensor | None, tuple[dict[int, str], bytes]]:
+        pixels, unreadable, stamps = self.reader.read(batch)
+        x = None if pixels is None else as_batch(pixels, self.model.generator.device)
+        return x, (unreadable, stamps)
 
-    def _keep(self) -> None:
-        # Rows that cannot be kept are done again; a second try, while the error is on its way up, would fail too.
-        waiting, self.waiting = self.waiting, []
-        if waiting:
-            now = Kept(waiting[-1].batch + 1, self.done, self.mark.hexdigest())
-            rows = table(waiting, self.reader.names.name, self.labels.classes, self.labels.values)
-            self.work.keep(rows, self.model, self.kept, now)
-            self.kept = now
+    def _predict(self, x: Tensor) -> Tensor:
+        return self.model(x if self.transform is None else self.transform(x))
 
-    def _mark_first(self, images: int) -> str:
-        """The fingerprint of the first so many images of the stream, as they are now."""
-        self.mark = hashlib.sha256()
+    def _begin(self, batch: streams.Batch, x: Tensor) -> None:
+        self.consistent = False
+
+    def _save(self) -> None:
+        # Rows that cannot be saved are computed again; a second try, while the error is handled, would fail too.
+        rows, self.unsaved = self.unsaved, []
+        if rows:
+            facts = {"images": str(self.done), "digest": self.digest.hexdigest()}
+            saved = table(rows, self.reader.names.name, self.labels.classes, self.labels.values)
+            self.journal.append(saved, self.model.save, Position(rows[-1].batch + 1, facts))
+
+    def _check(self, position: Position) -> None:
+        """Raise if the images that are done have changed, or are not complete batches any more."""
+        images = int(position.facts["images"])
+        if self._digest_of(images).hexdigest() != position.facts["digest"]:
+            raise StateError(
+                f"of the {images} images that are done, some were added, removed or changed since. Restore them to "
+                "continue; to start over, use restart=True."
+            )
+        if images != sum(map(len, self.stream[: position.batches])):
+            raise StateError(
+                f"{self.journal.folder} ends with a batch that was the last one, and there are more images now; to "
+                "start over, use restart=True."
+            )
+
+    def _digest_of(self, images: int) -> Any:
+        """Return the digest of the first images of the stream, as they are now."""
+        digest = hashlib.sha256()
         for batch in self.stream:
             if images <= 0:
                 break
-            self.mark.update(self.reader.marks(batch.indices[:images]))
+            digest.update(self.reader.stamps(batch.indices[:images]))
             images -= len(batch)
-        return self.mark.hexdigest()
+        return digest
 
     def join(self, output: Path) -> Summary:
-        """Joins what is kept into the output."""
+        """Join the saved parts into the output."""
         counting = Counting(output)
 
         def counted() -> Iterator[pa.Table]:
-            for part in self.work.tables():
+            for part in self.journal.tables():
                 counting.add(part)
                 yield part
 
-        columns = schema("label" in self.work.columns())
-        with atomic_write(output, within=self.work.folder) as temporary:
-            joined.write(temporary, output.suffix, counted(), columns, self.work.settings)
+        columns = schema("label" in self.journal.columns())
+        with atomic_write(output, within=self.journal.folder) as temporary:
+            joined.write(temporary, output.suffix, counted(), columns, self.journal.manifest.settings)
         summary = counting.summary
         summary.resumed, summary.seconds = self.resumed, self.seconds
         return summary

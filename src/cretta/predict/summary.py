@@ -1,4 +1,4 @@
-"""What a run came to, counted from its rows."""
+"""The summary of predictions, counted from their rows."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from cretta.metrics import Bins
 
 @dataclass
 class Summary:
-    """What a run came to."""
+    """Counts and means of all predictions."""
 
     output: Path
     images: int = 0
     unreadable: int = 0
     batches: int = 0
     adapted: int = 0
-    """Batches that the model learned from."""
+    """Batches that the model adapted to."""
     notes: Counter[str] = field(default_factory=Counter)
-    """What happened to batches, and to how many."""
+    """The notes of batches, and of how many."""
     predicted: Counter[tuple[int, str | None]] = field(default_factory=Counter)
-    """How many images of each class, by number and, where it is known, name."""
+    """The number of images of each class, by its number and, if known, name."""
     resumed: int = 0
-    """Images that an earlier process had done."""
+    """Images that an earlier process had finished."""
     seconds: float = 0.0
-    """What the other images took."""
+    """Time for the other images."""
     accuracy: float | None = None
     calibration_error: float | None = None
     mean_confidence: float = float("nan")
@@ -39,7 +39,7 @@ class Summary:
 
     @property
     def images_per_second(self) -> float:
-        """Of this process."""
+        """The speed of this process."""
         return (self.images - self.resumed) / self.seconds if self.seconds else float("nan")
 
 
@@ -52,7 +52,7 @@ class Counting:
         self._bins = Bins.empty()
 
     def add(self, table: pa.Table) -> None:
-        """Counts rows in; all of a batch must come in one table."""
+        """Add rows; all of a batch must be in one table."""
         s = self.summary
         read = table.filter(pc.is_valid(table["prediction"]))
         s.images += len(table)
@@ -64,11 +64,11 @@ class Counting:
         if not len(read):
             return
         counts = read.group_by(["prediction", "class"]).aggregate([([], "count_all")]).to_pylist()
-        s.predicted.update({(each["prediction"], each["class"]): each["count_all"] for each in counts})
+        s.predicted.update({(row["prediction"], row["class"]): row["count_all"] for row in counts})
         confidence = read["confidence"].to_numpy()
         self._sums += [confidence.sum(dtype=float), read["energy"].to_numpy().sum(dtype=float)]
-        answered = s.images - s.unreadable
-        s.mean_confidence, s.mean_energy = (self._sums / answered).tolist()
+        predicted = s.images - s.unreadable
+        s.mean_confidence, s.mean_energy = (self._sums / predicted).tolist()
         if "correct" in table.column_names:
             correct = read["correct"].to_numpy(zero_copy_only=False).astype(bool)
             self._bins += Bins.from_confidence(torch.from_numpy(confidence.copy()), torch.from_numpy(correct))

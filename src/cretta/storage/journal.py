@@ -49,12 +49,9 @@ class Journal:
         """Whether no part is stored."""
         return not any(self.folder.glob("part-*"))
 
-    def open(self) -> None:
-        """Begin in an empty folder, or raise if the parts in it were made with other settings."""
-        if self.is_empty:
-            self.clear()
-            self.manifest.write()
-        else:
+    def check(self) -> None:
+        """Raise :class:`~cretta.errors.StateError` if the stored parts were made with other settings."""
+        if not self.is_empty:
             self.manifest.check()
 
     def resume(
@@ -67,7 +64,7 @@ class Journal:
         states = {int(file.stem.partition("-")[2]): file for file in self.folder.glob("state-*.safetensors")}
         for batches in sorted(states, reverse=True):
             parts = self._parts_until(batches)
-            if not parts:
+            if not parts or not all(map(_is_readable, parts)):
                 continue
             position = Position(
                 batches, {k.decode(): v.decode() for k, v in pq.read_schema(parts[-1]).metadata.items()}
@@ -99,9 +96,12 @@ class Journal:
 
     def append(self, rows: pa.Table, save: Callable[[Path], None], now: Position) -> None:
         """Store the rows of the batches since the last call, then the state after them, which ``save`` writes."""
+        if not self._parts:
+            self.folder.mkdir(exist_ok=True)
+            self.manifest.write()
         part = self.folder / f"part-{self.position.batches:08d}-{now.batches:08d}.parquet"
         with atomic_write(part) as temporary:
-            pq.write_table(rows.replace_schema_metadata(dict(now.facts)), temporary)
+            pq.write_table(rows.replace_schema_metadata(dict(now.facts)), temporary, write_page_checksum=True)
         state = self.folder / f"state-{now.batches:08d}.safetensors"
         save(state)
         self.position = now
@@ -125,3 +125,11 @@ class Journal:
             for file in self.folder.glob(pattern):
                 if file not in keep and file.is_file():
                     file.unlink()
+
+
+def _is_readable(part: Path) -> bool:
+    try:
+        pq.read_table(part, page_checksum_verification=True)
+    except (pa.ArrowException, OSError):
+        return False
+    return True

@@ -18,13 +18,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cretta import streams
 from cretta.accelerate import fastest_training_backend, training_forward
 from cretta.data import ArrayDataset, ImageDataset
+from cretta.data.dataset import as_batch
 from cretta.errors import OptionError, StateError
 from cretta.metrics import BatchScores
 from cretta.models.weights import WEIGHTS
 from cretta.normalization import norm_layers
-from cretta.storage import atomic_write, tensorfile
+from cretta.storage import atomic_write, require_same, tensorfile
 from cretta.training.augmix import augmix
 from cretta.training.recipe import Recipe
 
@@ -112,7 +114,7 @@ def train(
     height, width = dataset[0][0].shape[:2]
     if height != width:
         raise OptionError(f"images of {dataset.name} are {height} × {width}: training takes square ones; give a size.")
-    run = _Run(dataset, model, recipe, torch.device(device), settings or {})
+    run = _Training(dataset, model, recipe, torch.device(device), settings or {})
     if checkpoint.is_file():
         run.restore(checkpoint)
     elif recipe.backend == "auto":
@@ -195,19 +197,18 @@ def evaluate(
     model: nn.Module, dataset: ImageDataset, device: str | torch.device = "cpu", batch_size: int = 500
 ) -> tuple[float, float]:
     """Return accuracy and calibration error (10 bins) of ``model`` in eval mode, without adaptation."""
-    batches = []
+
+    def read(batch: streams.Batch) -> tuple[Tensor, Tensor]:
+        return as_batch(dataset.read(batch.indices), device), torch.from_numpy(dataset.labels[batch.indices])
+
     model.eval()
-    for start in range(0, len(dataset), batch_size):
-        indices = range(start, min(start + batch_size, len(dataset)))
-        pixels = torch.from_numpy(dataset.read(indices)).to(device).permute(0, 3, 1, 2)
-        labels = torch.from_numpy(dataset.labels[start : indices.stop])
-        with torch.inference_mode():
-            batches.append(BatchScores.of(model(pixels.float().div_(255)), labels))
-    scores = BatchScores.sum(batches)
+    with torch.inference_mode():
+        steps = streams.follow(streams.ordered(range(len(dataset)), batch_size), read, model)
+        scores = BatchScores.sum([BatchScores.of(step.logits, step.extra) for step in steps])
     return scores.accuracy, scores.calibration_error
 
 
-class _Run:
+class _Training:
     """The state of one training and how it advances."""
 
     def __init__(
@@ -406,12 +407,7 @@ class _Run:
 
     def restore(self, path: Path) -> None:
         tensors, facts = tensorfile.read(path, KIND)
-        if facts["about"] != self.about:
-            differing = [key for key in self.about if facts["about"].get(key) != self.about[key]]
-            raise StateError(
-                f"{path} belongs to another training ({', '.join(differing)} differ): give the same settings to resume "
-                "it, another output, or remove the file to start over."
-            )
+        require_same(path, facts["about"], self.about, "To start over, remove the file or give another output.")
         state = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         try:
             self.model.load_state_dict(state)
