@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import cretta
-from cretta.bench import Buffer, Run, Store, Workshop, run_all
+from cretta.bench import Buffer, Run, RunContext, Store, run_all
 
 SHIFTS = ("gaussian_noise", "glass_blur", "fog", "contrast", "jpeg_compression")
 WITHIN = 0.3
@@ -47,7 +47,7 @@ def main() -> None:
         for seed in seeds
     }
     fast = {key: run.with_options(**cretta.CreTTA.presets["fast"]) for key, run in paper.items()}
-    results = dict(run_all([*paper.values(), *fast.values()], Store(arguments.store), Workshop()))
+    results = dict(run_all([*paper.values(), *fast.values()], Store(arguments.store), RunContext()))
     print(f"| shift | accuracy, paper's setting | fast | Δ | ECE, paper's setting | fast | Δ |\n|{'---|' * 7}")
     worst = 0.0
     for shift in SHIFTS:

@@ -24,7 +24,7 @@ from contextlib import nullcontext
 
 import torch
 
-from cretta.bench import Buffer, Run, Store, Workshop, run_all
+from cretta.bench import Buffer, Run, RunContext, Store, run_all
 from cretta.metrics import peak_meter
 
 METHODS = ("source", "tent", "cretta")
@@ -35,27 +35,27 @@ FEW = 4
 PAIRS = 30
 
 
-def through_the_bench(run: Run, workshop: Workshop) -> tuple[float, float]:
+def through_the_bench(run: Run, context: RunContext) -> tuple[float, float]:
     """Seconds of a run into a new store, and of its steps."""
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
-        ((_, result),) = run_all([run], Store(folder), workshop)
+        ((_, result),) = run_all([run], Store(folder), context)
         return time.perf_counter() - begun, sum(row.seconds for row in result.rows)
 
 
-def of_the_meter(run: Run, workshop: Workshop) -> float:
+def of_the_meter(run: Run, context: RunContext) -> float:
     """Seconds that metering adds to a step."""
-    domain = workshop.domain(run, run.domains[0])
-    few = domain.batch(torch.arange(FEW))
-    model = workshop.adapter(run)
+    domain = context.domain(run, run.domains[0])
+    few = domain.batch(torch.arange(FEW), context.device)
+    model = context.adapter(run)
     for _ in range(BUFFER // FEW + 2):  # until energies of source samples are kept
         model(few)
     extra = []
     for _ in range(PAIRS):
         seconds = []
-        for context in (nullcontext(), peak_meter(workshop.device)):
+        for meter in (nullcontext(), peak_meter(context.device)):
             begun = time.perf_counter()
-            with context:
+            with meter:
                 model(few)
             seconds.append(time.perf_counter() - begun)
         extra.append(seconds[1] - seconds[0])
@@ -75,18 +75,18 @@ def main() -> None:
         preset=None,
         buffer=Buffer(size=BUFFER),
     )
-    workshop = Workshop()
+    context = RunContext()
     print(f"{arguments.images} images, batches of {base.batch_size}, median of {arguments.rounds} rounds")
     print(f"{'method':10}{'steps s':>10}{'between s':>12}{'meter s':>10}{'overhead %':>12}{'once, first s':>15}")
     fine = True
     for method in METHODS:
         run = dataclasses.replace(base, method=method)
-        workshop.materials(run)
-        workshop.domain(run, run.domains[0]).batch(torch.arange(1))
-        whole, steps = through_the_bench(run, workshop)
+        context.key(run)
+        context.domain(run, run.domains[0]).batch(torch.arange(1), context.device)
+        whole, steps = through_the_bench(run, context)
         first = whole - steps
-        meter = of_the_meter(run, workshop)
-        rounds = [through_the_bench(run, workshop) for _ in range(arguments.rounds)]
+        meter = of_the_meter(run, context)
+        rounds = [through_the_bench(run, context) for _ in range(arguments.rounds)]
         between = statistics.median(whole - steps for whole, steps in rounds)
         unmetered = statistics.median(steps for _, steps in rounds) - meter
         overhead = 100 * (between + meter) / unmetered

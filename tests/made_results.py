@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from cretta.bench import BatchRow, Result
+from cretta.bench import BatchRow, Result, Run
 
 BINS = 10
 
@@ -80,7 +80,7 @@ def made_result(
     ]
     return Result(
         key=f"{draw.getrandbits(96):024x}",
-        run=described,
+        run=Run.from_description(described),
         rows=tuple(rows),
         clean_after=clean_after,
         cost={"gflops": 131.5, "paper_gflops": 131.5, "peak_megabytes": 402.25},

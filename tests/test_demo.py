@@ -41,7 +41,7 @@ def batch(right: int, confidence: float, *, images: int = 10, domain: str = "fog
 
 
 def test_the_default_stream_passes_through_eight_shifts_with_different_images() -> None:
-    runs, workshop = demo.plan()
+    runs, context = demo.plan()
     assert [run.method for run in runs] == ["source", "bn_adapt", "tent", "cretta"]
     assert {(run.domains, run.stream, run.batch_size, run.buffer.size) for run in runs} == {
         (
@@ -54,25 +54,25 @@ def test_the_default_stream_passes_through_eight_shifts_with_different_images() 
             1000,
         )
     }  # fmt: skip
-    assert workshop.images(runs[0]) == 3200
+    assert context.images(runs[0]) == 3200
     labels = cretta.data.embedded("test").labels
     for place, domain in enumerate(runs[0].domains):
         start = 400 * (place % 5)
-        assert np.array_equal(workshop.domain(runs[0], domain).labels, labels[start : start + 400])
-    buffer = workshop.buffer(runs[3])
+        assert np.array_equal(context.domain(runs[0], domain).labels, labels[start : start + 400])
+    buffer = context.buffer(runs[3])
     assert buffer is not None
     assert len(buffer) == 1000
 
 
 def test_images_start_again_after_the_last_one() -> None:
-    runs, workshop = demo.plan(images=1500)
+    runs, context = demo.plan(images=1500)
     labels = cretta.data.embedded("test").labels
-    assert np.array_equal(workshop.domain(runs[0], DOMAINS[1]).labels, [*labels[1500:], *labels[:1000]])
+    assert np.array_equal(context.domain(runs[0], DOMAINS[1]).labels, [*labels[1500:], *labels[:1000]])
 
 
 def test_the_stream_measures_what_a_plain_loop_without_reset_measures(tmp_path: Path) -> None:
-    runs, workshop = demo.plan(methods=("tent",), images=8, batch_size=4, seed=3)
-    ((run, result),) = run_all(runs, Store(tmp_path), workshop)
+    runs, context = demo.plan(methods=("tent",), images=8, batch_size=4, seed=3)
+    ((run, result),) = run_all(runs, Store(tmp_path), context)
     test, model = cretta.data.embedded("test"), cretta.adapt(cretta.models.load("wrn-40-2-cifar10"), "tent", seed=3)
     rows = iter(result.rows)
     for place, shift in enumerate(demo.SHIFTS):
@@ -90,8 +90,8 @@ def test_the_stream_measures_what_a_plain_loop_without_reset_measures(tmp_path: 
 
 def test_given_shifts_are_streams_of_their_own(tmp_path: Path) -> None:
     def energies(shifts: tuple[str, ...]) -> list[float]:
-        runs, workshop = demo.plan(shifts, methods=("tent",), images=8, batch_size=4)
-        results = dict(run_all(runs, Store(tmp_path), workshop))
+        runs, context = demo.plan(shifts, methods=("tent",), images=8, batch_size=4)
+        results = dict(run_all(runs, Store(tmp_path), context))
         assert [run.domains for run in runs] == [(f"{shift}/5",) for shift in shifts]
         return [row.energy for row in results[runs[-1]].rows]
 
@@ -109,8 +109,8 @@ def test_given_shifts_are_streams_of_their_own(tmp_path: Path) -> None:
 )
 def test_wrong_requests_are_refused_with_what_is_allowed(wrong: dict[str, object], said: str, tmp_path: Path) -> None:
     def start() -> None:
-        runs, workshop = demo.plan(**{"images": 10, "batch_size": 5, **wrong})  # type: ignore[arg-type]
-        next(run_all(runs, Store(tmp_path), workshop))
+        runs, context = demo.plan(**{"images": 10, "batch_size": 5, **wrong})  # type: ignore[arg-type]
+        next(run_all(runs, Store(tmp_path), context))
 
     with pytest.raises(cretta.CrettaError, match=said):
         start()
@@ -195,7 +195,7 @@ def test_a_difference_that_could_be_chance_is_not_called_one() -> None:
 
 
 def test_cretta_is_better_than_source_on_the_stream(tmp_path: Path) -> None:
-    runs, workshop = demo.plan(methods=("source", "cretta"), images=20, batch_size=20)
-    source, adapted = (result.of() for _, result in run_all(runs, Store(tmp_path), workshop))
+    runs, context = demo.plan(methods=("source", "cretta"), images=20, batch_size=20)
+    source, adapted = (result.of() for _, result in run_all(runs, Store(tmp_path), context))
     assert adapted.accuracy > source.accuracy
     assert adapted.calibration_error < source.calibration_error

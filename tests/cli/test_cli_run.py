@@ -32,7 +32,7 @@ def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(folder: Path) -> list[Run]:
-    return [Run.from_description(result.run) for result in Store(folder)]
+    return [result.run for result in Store(folder)]
 
 
 def test_what_is_given_several_times_is_combined_and_kept() -> None:

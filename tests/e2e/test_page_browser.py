@@ -607,7 +607,7 @@ def thousand() -> Iterator[Result]:
     base = made_result("cretta", batches=50, images=20)
     methods = ("source", "bn_adapt", "tent", "tea", "cretta")
     for number in range(1000):
-        run = {**base.run, "method": methods[number % 5], "domains": [f"shift{number // 5}/5"]}
+        run = dataclasses.replace(base.run, method=methods[number % 5], domains=(f"shift{number // 5}/5",))
         yield dataclasses.replace(base, key=f"{number:024x}", run=run)
 
 

@@ -50,14 +50,14 @@ def result(
 ) -> Result:
     """Return a result with this many batches of this many images in each domain."""
     rows: list[BatchRow] = []
-    for index, name in enumerate(run.domains):
-        domain = f"{name} again" if run.stream == "gradual" and index == len(run.domains) - 1 else name
+    for stage in range(len(run.domains)):
+        domain = run.label(stage)
         for batch in range(batches):
             key = (run, domain, batch)
             rows.append(row(len(rows), domain, images, right(*key), confidence(*key), energy(*key), weight(*key)))
     return Result(
         key="key",
-        run=run.describe(),
+        run=run,
         rows=tuple(rows),
         clean_after=None,
         cost={"gflops": 4.0, "paper_gflops": 2.0, "peak_megabytes": 7.0},

@@ -11,7 +11,7 @@ import pytest
 from fake_results import everything, result, results
 from rich.console import Console
 
-from cretta.bench import Run, Store, Workshop, run_all
+from cretta.bench import Run, RunContext, Store, run_all
 from cretta.errors import OptionError
 from cretta.methods import get as method
 from cretta.paper import FULL, QUICK, SMOKE, Scale, get, items, measured, missing
@@ -514,11 +514,11 @@ def test_an_item_from_end_to_end(tmp_path: Path) -> None:
     scale = dataclasses.replace(SMOKE, families={**SMOKE.families, "cifar10": family}).placed(
         tmp_path / "store", tmp_path
     )
-    item, workshop = get("pairs"), Workshop(tmp_path)
+    item, context = get("pairs"), RunContext(tmp_path)
     plan = item.plan(scale)
-    missing_runs = missing(plan, scale, workshop)
+    missing_runs = missing(plan, scale, context)
     assert {run.data for run in missing_runs} == {"cifar100", "tiny-imagenet"}
-    done = dict(run_all([run for run in plan if run not in missing_runs], Store(tmp_path / "store"), workshop))
+    done = dict(run_all([run for run in plan if run not in missing_runs], Store(tmp_path / "store"), context))
     assert len(done) == 2
     drawn = table("pairs", item.show(done, scale, missing_runs))
     for row in drawn.rows:

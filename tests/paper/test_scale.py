@@ -15,7 +15,7 @@ from fake_results import everything, results
 from PIL import Image
 from safetensors.torch import load_file
 
-from cretta.bench import Workshop
+from cretta.bench import RunContext
 from cretta.cli import app
 from cretta.data import CORRUPTIONS
 from cretta.data.pacs import CLASSES, DOMAINS
@@ -140,7 +140,7 @@ def test_where_data_are_absent_nothing_is_trained_and_what_is_needed_is_told(tmp
     placed = SMOKE.placed(tmp_path / "store", tmp_path)
     runs = [*get("main").plan(placed), *get("pacs").plan(placed)]
     assert prepare(placed, runs, tmp_path) == []
-    lacking = missing(runs, placed, Workshop(tmp_path))
+    lacking = missing(runs, placed, RunContext(tmp_path))
     assert {run.data.partition(":")[0] for run in lacking} == {"cifar100", "tiny-imagenet", "pacs"}
     told = " ".join(sorted(set(lacking.values())))
     for name in ("cifar100", "tiny-imagenet", "pacs"):
@@ -150,7 +150,7 @@ def test_where_data_are_absent_nothing_is_trained_and_what_is_needed_is_told(tmp
 def test_a_network_that_is_absent_is_told_with_what_to_type(drawings: Path) -> None:
     placed = QUICK.placed(drawings / "store", drawings)
     runs = get("pacs").plan(placed)
-    lacking = missing(runs, placed, Workshop(drawings))
+    lacking = missing(runs, placed, RunContext(drawings))
     assert len(lacking) == len(runs)
     run = next(run for run in runs if run.data == "pacs:photo")
     assert f"Make it with: mkdir -p {drawings}/models && cretta train {drawings}/pacs/photo --size 64" in lacking[run]
@@ -167,7 +167,7 @@ def test_a_network_of_packages_that_are_absent(tmp_path: Path, monkeypatch: pyte
         (sample / f"{part}.csv").write_text("file,label\none.png,7\n")
     placed = SMOKE.placed(tmp_path / "store", tmp_path)
     runs = get("imagenet").plan(placed)
-    lacking = missing(runs, placed, Workshop(tmp_path))
+    lacking = missing(runs, placed, RunContext(tmp_path))
     assert len(lacking) == len(runs)
     assert next(iter(lacking.values())).startswith("EfficientNet-Lite0 is not installed")
 

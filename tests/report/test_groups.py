@@ -102,7 +102,7 @@ def test_the_mean_is_over_shifts_and_the_deviation_over_seeds() -> None:
     groups = grouped(results)
     cell = averaged(groups, ACCURACY, ["fog/5", "snow/5"])
     by_seed = [
-        sum(100 * result.of().accuracy for result in results if result.run["seed"] == seed) / 2 for seed in range(3)
+        sum(100 * result.of().accuracy for result in results if result.run.seed == seed) / 2 for seed in range(3)
     ]
     mean = sum(by_seed) / 3
     assert cell.value == pytest.approx(mean)

@@ -135,7 +135,7 @@ def test_the_overview_counts_and_names_the_best(tmp_path: Path) -> None:
     text = read(tmp_path / "page.html").text
     assert "runs 12 methods 3 datasets 1 shifts 2 seeds 2 images predicted 14\u202f400".replace("\u202f", " ") in text
     accuracy = {
-        method: np.mean([result.of().accuracy for result in results if result.run["method"] == method])
+        method: np.mean([result.of().accuracy for result in results if result.run.method == method])
         for method in ("source", "tent", "cretta")
     }
     best = max(accuracy, key=lambda method: accuracy[method])
@@ -144,7 +144,7 @@ def test_the_overview_counts_and_names_the_best(tmp_path: Path) -> None:
 
 def test_the_overview_names_all_that_tie(tmp_path: Path) -> None:
     results = [made_result(method, skill=skill, images=200) for method, skill in (("source", -1), ("tent", 0.6))]
-    again = dataclasses.replace(results[1], run={**results[1].run, "method": "cretta"})
+    again = dataclasses.replace(results[1], run=dataclasses.replace(results[1].run, method="cretta"))
     write_page([*results, again], tmp_path / "page.html")
     text = read(tmp_path / "page.html").text
     assert f"highest accuracy % tent, cretta {100 * again.of().accuracy:.2f} lowest" in text
@@ -255,7 +255,8 @@ def test_runs_take_a_few_kilobytes_each(tmp_path: Path) -> None:
     results = []
     for number in range(200):
         method = ("source", "bn_adapt", "tent", "tea", "cretta")[number % 5]
-        run = {**base.run, "method": method, "domains": [f"shift{number // 25}/5"], "seed": number // 5 % 5}
+        domains = (f"shift{number // 25}/5",)
+        run = dataclasses.replace(base.run, method=method, domains=domains, seed=number // 5 % 5)
         results.append(dataclasses.replace(base, key=f"{number:024x}", run=run))
     least = write_page(results[:1], tmp_path / "one.html")
     assert (write_page(results, tmp_path / "page.html") - least) / len(results) < 5000

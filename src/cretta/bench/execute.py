@@ -67,7 +67,7 @@ def execute(
     def meter(batch: Batch, x: Tensor) -> None:
         nonlocal peak
         if batch.number == metered:
-            peak = _peak_bytes(model, x)
+            peak = _peak_bytes(model, x, warm_up=batch.number == 0)
 
     def read(batch: Batch) -> tuple[Tensor, Tensor]:
         return _read(batch, domains, context.device)
@@ -112,12 +112,18 @@ def _resume(journal: Journal | None, model: Adapter[Any]) -> tuple[list[BatchRow
     return [row for table in journal.tables() for row in rows_of(table)], int(position.facts.get("peak", 0))
 
 
-def _peak_bytes(model: Adapter[Any], x: Tensor) -> int:
-    """Return the peak memory of a step; the model is then in the state it was in, so that the step can be timed."""
+def _peak_bytes(model: Adapter[Any], x: Tensor, *, warm_up: bool) -> int:
+    """Return the peak memory of a step; the model is then in the state it was in, so that the step can be timed.
+
+    ``warm_up`` takes the step twice and meters the second: the first one ever also verifies the backend.
+    """
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the timed step repeats them
         state = Path(folder) / "state.safetensors"
         model.save(state)
+        if warm_up:
+            model(x)
+            model.restore(state)
         with peak_meter(x.device) as meter:
             model(x)
         model.restore(state)

@@ -50,13 +50,13 @@ def demo(
 
     check_output(output, FIGURE_FORMATS)
     with TemporaryDirectory(prefix="cretta-demo-") as folder:
-        runs, workshop = demonstration.plan(
+        runs, context = demonstration.plan(
             shift or (), severity=severity, images=images, batch_size=batch_size, seed=seed
         )
         store = Store(folder)
-        bars = Bars(estimate(runs, store, workshop))
+        bars = Bars(estimate(runs, store, context))
         with bars:
-            results = dict(run_all(runs, store, workshop, bars))
+            results = dict(run_all(runs, store, context, bars))
     streams = demonstration.by_stream({run: results[run] for run in runs})
     title = f"{images} CIFAR-10 test images per shift, severity {severity}, batches of {batch_size}, seed {seed}"
     write_chart(demonstration.chart(streams, title), output)

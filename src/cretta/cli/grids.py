@@ -6,28 +6,28 @@ from collections.abc import Sequence
 
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cretta.bench import BatchRow, Result, Run, Store, Workshop, run_all
+from cretta.bench import BatchRow, Listener, Result, Run, RunContext, Store, run_all
 from cretta.bench.estimate import estimate
 from cretta.cli.console import console, count
 from cretta.cli.progress import bars
 
 
-def execute(runs: Sequence[Run], store: Store, workshop: Workshop) -> dict[Run, Result]:
+def execute(runs: Sequence[Run], store: Store, context: RunContext) -> dict[Run, Result]:
     """Results of all runs, with a plan and bars on the console."""
-    seconds = estimate(runs, store, workshop)
+    seconds = estimate(runs, store, context)
     due = [run for run, expected in seconds.items() if expected]
     if len(due) < len(seconds):
         there = f"{len(seconds) - len(due)} of {count(len(seconds), 'run')}"
         console.print(f"{there} {'is' if len(seconds) == 1 else 'are'} in {store.folder} already.", soft_wrap=True)
     if due:
-        images = sum(workshop.images(run) for run in due)
+        images = sum(context.images(run) for run in due)
         console.print(
             f"{count(len(due), 'run')}, {count(images, 'image')}: about {duration(sum(seconds.values()))} here. "
             "Stop whenever you like; the same command goes on.",
         )
     shown = Bars(seconds)
     with shown:
-        results = dict(run_all(list(seconds), store, workshop, shown))
+        results = dict(run_all(list(seconds), store, context, shown))
     for path in store.set_aside:
         console.print(f"A damaged result was set aside and computed again: {path}", soft_wrap=True)
     return results
@@ -41,7 +41,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-class Bars:
+class Bars(Listener):
     """Shows a grid's progress; the bar of all runs counts expected seconds, for images of some methods cost more."""
 
     def __init__(self, seconds: dict[Run, float]) -> None:
@@ -79,7 +79,7 @@ class Bars:
             self._progress.update(self._current, completed=self._seen, told=told)
         self._progress.update(self._overall, completed=self._spent + share * self._seconds[run])
 
-    def ends(self, run: Run, result: Result, *, kept: bool) -> None:
+    def ends(self, run: Run, result: Result, *, stored: bool) -> None:
         """Counts the run."""
         self._spent += self._seconds[run]
         self._done += self._seconds[run] > 0

@@ -16,7 +16,7 @@ from cretta.options import unknown
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from cretta.bench import Result, Workshop
+    from cretta.bench import Result, RunContext
     from cretta.data import ImageDataset
     from cretta.data.dataset import Pixels
 
@@ -53,7 +53,7 @@ def report(
         # tables and figures for a paper as well
         cretta report --files paper --table latex --figure pdf
     """
-    from cretta.bench import Workshop
+    from cretta.bench import RunContext
     from cretta.cli.progress import progress_bar
     from cretta.report.charts import FORMATS as FIGURES
     from cretta.report.charts import write_chart
@@ -75,7 +75,7 @@ def report(
         raise OptionError("--table and --figure are formats of the files that --files writes: give its folder too.")
     with progress_bar("runs") as progress:
         results = _read(store, progress)
-        shown, notes = _examples(results, Workshop(root), progress) if examples else ({}, [])
+        shown, notes = _examples(results, RunContext(root), progress) if examples else ({}, [])
     size = write_page(results, output, examples=shown, notes=notes, title=title)
     for note in notes:
         console.print(note, soft_wrap=True)
@@ -112,20 +112,22 @@ def _read(folder: Path, progress: Progress) -> list[Result]:
     return results
 
 
-def _examples(results: Sequence[Result], workshop: Workshop, progress: Progress) -> tuple[dict[str, Pixels], list[str]]:
+def _examples(
+    results: Sequence[Result], context: RunContext, progress: Progress
+) -> tuple[dict[str, Pixels], list[str]]:
     """The same few images under each shift, by its name, and what is to be said of them."""
-    sources = list(dict.fromkeys((str(each.run["data"]), each.run.get("size")) for each in results))
+    sources = list(dict.fromkeys((str(each.run.data), each.run.size) for each in results))
     wanted: list[tuple[str, int | None, str]] = []
     notes = []
     for data, size in sources:
-        domains = _strongest(domain for each in results if each.run["data"] == data for domain in each.run["domains"])
+        domains = _strongest(domain for each in results if each.run.data == data for domain in each.run.domains)
         wanted += [(data, size, domain) for domain in domains[:SHIFTS]]
         if len(domains) > SHIFTS:
             notes.append(f"Example images are of {SHIFTS} of the {len(domains)} shifts of {data}.")
     shown: dict[str, Pixels] = {}
     for data, size, domain in progress.track(wanted, description="making example images"):
         try:
-            strip = _strip(workshop.benchmark(data, size).images(domain))
+            strip = _strip(context.benchmark(data, size).images(domain))
         except (CrettaError, OSError) as wrong:
             notes.append(f"No example images of {data}: {wrong}")
             continue

@@ -66,7 +66,7 @@ def reproduce(
         cretta reproduce main cost --scale quick --plan
     """
     from cretta import paper
-    from cretta.bench import Store, Workshop
+    from cretta.bench import RunContext, Store
     from cretta.bench.estimate import estimate
     from cretta.cli.grids import duration, execute
     from cretta.report.charts import FORMATS as FIGURES
@@ -87,24 +87,24 @@ def reproduce(
                 raise unknown(f"{kind} format", each, known)
     kept = Store(store)
     sized = paper.scale(scale).placed(store, root).with_models(_models(model or []))
-    workshop = Workshop(root, parse.device(device))
+    context = RunContext(root, parse.device(device))
     plans = {each.name: each.plan(sized) for each in chosen}
     runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
     console.print(f"Scale {sized.name}: {sized.about}")
     if not plan:
         _prepare(sized, runs, root)
-    lacking = paper.missing(runs, sized, workshop)
+    lacking = paper.missing(runs, sized, context)
     for reason in dict.fromkeys(lacking.values()):
         affected = [name for name, planned in plans.items() if any(lacking.get(run) == reason for run in planned)]
         console.print(f"Left out, in {', '.join(affected)}: {reason}", soft_wrap=True)
     due = [run for run in runs if run not in lacking]
     if plan:
         console.print(_planned(plans, lacking))
-        seconds = sum(estimate(due, kept, workshop).values())
+        seconds = sum(estimate(due, kept, context).values())
         console.print(f"{count(len(due), 'run')}, each once: about {duration(seconds)} here.")
         return
     begun = time.monotonic()
-    results = execute(due, kept, workshop)
+    results = execute(due, kept, context)
     drawn = [shown for one in chosen for shown in one.show(results, sized, lacking)]
     found = [paper.measured(shown) for shown in drawn]
     content = [shown for shown in found if shown is not None]

@@ -118,7 +118,7 @@ def run(
     """
     import dataclasses
 
-    from cretta.bench import Buffer, Run, Store, Workshop
+    from cretta.bench import Buffer, Run, RunContext, Store
     from cretta.bench.benchmarks import is_folder
     from cretta.cli.datasets import note_order
     from cretta.cli.grids import execute
@@ -128,8 +128,8 @@ def run(
     from cretta.report.summary import summary_tables
     from cretta.report.terminal import terminal
 
-    workshop = Workshop(root, parse.device(device))
-    benchmark = workshop.benchmark(data, size)
+    context = RunContext(root, parse.device(device))
+    benchmark = context.benchmark(data, size)
     base = Run(
         data=data,
         domains=(CLEAN,),
@@ -150,9 +150,9 @@ def run(
     ]
     if is_folder(data) and not class_file(Path(data) / "train"):
         folders = benchmark.training().classes
-        if folders != workshop.classes(model)[: len(folders)]:
+        if folders != context.classes(model)[: len(folders)]:
             note_order(Path(data), folders)
-    results = execute(runs, Store(store), workshop)
+    results = execute(runs, Store(store), context)
     for table in summary_tables(grouped(results.values())):
         console.print(terminal(table, console.width))
 

@@ -33,7 +33,7 @@ def gflops(key: str) -> Value:
     """Return the operations of a step on 200 images: they grow with the images of a batch."""
 
     def value(results: Sequence[Result]) -> float:
-        return results[0].cost[key] * BATCH / int(results[0].run["batch_size"])
+        return results[0].cost[key] * BATCH / int(results[0].run.batch_size)
 
     return value
 

@@ -212,9 +212,7 @@ def accuracy_at(stage: int) -> Value:
     """Return the accuracy in percent, in the domain of this stage."""
 
     def value(results: Sequence[Result]) -> float:
-        # The source at the end is told apart from that at the beginning.
-        suffix = " again" if stage == len(STAGES) - 1 else ""
-        return 100 * mean([result.of(f"{result.run['domains'][stage]}{suffix}").accuracy for result in results])
+        return 100 * mean([result.of(result.run.label(stage)).accuracy for result in results])
 
     return value
 

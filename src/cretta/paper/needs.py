@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from cretta.bench import Run, Workshop
+from cretta.bench import Run, RunContext
 from cretta.data.pacs import DOMAINS
 from cretta.errors import CrettaError
 from cretta.paper.family import Family
 from cretta.paper.scale import Scale
 
 
-def missing(runs: Iterable[Run], scale: Scale, workshop: Workshop) -> dict[Run, str]:
+def missing(runs: Iterable[Run], scale: Scale, context: RunContext) -> dict[Run, str]:
     """The runs that cannot be done, each with what it needs; the others can."""
     told: dict[tuple[object, ...], str] = {}
     found = {}
     for run in runs:
         key = (run.data, run.size, run.domains, run.model, run.method, run.preset, run.options, run.buffer.data)
         if key not in told:
-            told[key] = _reason(run, scale, workshop)
+            told[key] = _reason(run, scale, context)
         if told[key]:
             found[run] = told[key]
     return found
 
 
-def _reason(run: Run, scale: Scale, workshop: Workshop) -> str:
+def _reason(run: Run, scale: Scale, context: RunContext) -> str:
     try:
-        workshop.check(run)
+        context.key(run)
     except CrettaError as wrong:
         # What the network's own code says is plainer than that it failed.
         plain = str(wrong.__cause__ if isinstance(wrong.__cause__, CrettaError) else wrong)
@@ -35,7 +35,7 @@ def _reason(run: Run, scale: Scale, workshop: Workshop) -> str:
             return plain
         try:
             # Networks are trained on the data: these come first.
-            workshop.benchmark(run.data, run.size).training()
+            context.benchmark(run.data, run.size).training()
         except CrettaError as first:
             return str(first)
         return f"{run.model} is not there. {_how(run, scale) or 'It is made when the data are there.'}"

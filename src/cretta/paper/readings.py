@@ -165,7 +165,7 @@ def corruption_error(results: Sequence[Result]) -> float:
     """Return mCE in percent; the second half of the results are the source model's, of the same domains."""
     errors: list[dict[str, dict[int, float]]] = [{}, {}]
     for index, result in enumerate(results):
-        corruption, _, severity = str(result.run["domains"][0]).partition("/")
+        corruption, _, severity = str(result.run.domains[0]).partition("/")
         errors[2 * index // len(results)].setdefault(corruption, {})[int(severity)] = result.of().error
     return mean_corruption_error(*errors)
 
