@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from cretta.bench import Benchmark, Buffer, Result, Run, Workshop, product
+from cretta.bench import Benchmark, Buffer, Result, Run, RunContext, product
 from cretta.data import CORRUPTIONS, ArrayDataset, ImageDataset, corrupted, embedded
 from cretta.data.domains import parse_domain
 from cretta.errors import OptionError
@@ -51,8 +51,8 @@ def plan(
     images: int = 400,
     batch_size: int = 50,
     seed: int = 0,
-) -> tuple[list[Run], Workshop]:
-    """Return the runs of the demo, and a workshop that has their images.
+) -> tuple[list[Run], RunContext]:
+    """Return the runs of the demo, and a context that has their images.
 
     By default the stream passes through all of ``SHIFTS`` without a reset. Each shift takes the next ``images`` of the
     2000 embedded test images, which start again after the last one: with 400 per shift 1200 of them come twice, under
@@ -82,7 +82,7 @@ def plan(
         buffer=Buffer(size=BUFFER),
         seed=seed,
     )
-    return product(base, domains=streams, method=methods), Workshop(benchmarks=[benchmark])
+    return product(base, domains=streams, method=methods), RunContext(benchmarks=[benchmark])
 
 
 def by_stream(results: Mapping[Run, Result]) -> Streams:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from cretta.bench import BatchRow, Buffer, Measures, Result
+from cretta.bench import BatchRow, Buffer, Measures, Result, Run
 from cretta.report.content import Better, Cell, Column, cell
 from cretta.report.spread import less_one_block, pseudo_values
 from cretta.report.styles import KNOWN
@@ -89,24 +89,24 @@ class Group:
     """The domains of the stream."""
 
     @property
-    def run(self) -> dict[str, Any]:
-        """What the runs have in common."""
-        return {name: value for name, value in self.results[0].run.items() if name != "seed"}
+    def run(self) -> Run:
+        """The first of the runs, which differ in their seed only."""
+        return self.results[0].run
 
     @property
     def method(self) -> str:
         """The method's name."""
-        return str(self.results[0].run["method"])
+        return self.results[0].run.method
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seed of each run."""
-        return tuple(result.run["seed"] for result in self.results)
+        return tuple(result.run.seed for result in self.results)
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The domains of a stream that has several, one after another, as its rows name them."""
-        if len(self.run["domains"]) < 2 or self.run["stream"] == "mixed":
+        if len(self.run.domains) < 2 or self.run.stream == "mixed":
             return ()
         return tuple(dict.fromkeys(row.domain for row in self.results[0].rows))
 
@@ -124,7 +124,7 @@ class Group:
 
     def values(self, metric: Metric) -> dict[int, float]:
         """Return the metric by seed; without the seeds that do not have it."""
-        values = {result.run["seed"]: metric.value(scores, result) for scores, result in self._scored}
+        values = {result.run.seed: metric.value(scores, result) for scores, result in self._scored}
         return {seed: float(value) for seed, value in values.items() if value is not None}
 
     def blocks(self, metric: Metric) -> tuple[float, ...]:
@@ -149,8 +149,8 @@ def grouped(results: Iterable[Result]) -> list[Group]:
     sets: dict[str, dict[int, Result]] = {}
     for result in results:
         if result.rows:
-            same = _text({**result.run, "seed": None, "materials": _materials(result)})
-            sets.setdefault(same, {})[result.run["seed"]] = result
+            same = _text({**result.run.describe(), "seed": None, "materials": _materials(result)})
+            sets.setdefault(same, {})[result.run.seed] = result
     members = sorted((tuple(by_seed[seed] for seed in sorted(by_seed)) for by_seed in sets.values()), key=_order)
     first = [results[0] for results in members]
     settings = _settings(first)
@@ -169,17 +169,17 @@ def by_setting(groups: Sequence[Group]) -> dict[str, list[Group]]:
 def _order(members: tuple[Result, ...]) -> tuple[Any, ...]:
     run = members[0].run
     known = list(KNOWN)
-    rank = known.index(run["method"]) if run["method"] in known else len(known)
-    method = (rank, str(run["method"]), len(run["options"]), _text(run))
-    return (str(run["data"]), run["stream"], _text(run["domains"]), *method)
+    rank = known.index(run.method) if run.method in known else len(known)
+    method = (rank, run.method, len(run.options), _text(run.describe()))
+    return (run.data, run.stream, _text(run.domains), *method)
 
 
-def _shifts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _shifts(runs: Sequence[Run]) -> list[str]:
     """Return the domains of each stream in a few words; two different streams have different words."""
     names: dict[tuple[str, ...], str] = {}
     for run in runs:
-        domains = tuple(run["domains"])
-        between = " + " if run["stream"] == "mixed" else " → "
+        domains = run.domains
+        between = " + " if run.stream == "mixed" else " → "
         short = between.join(domains if len(domains) <= 2 else (domains[0], "…", domains[-1]))
         short += f" ({len(domains)} domains)" if len(domains) > 2 else ""
         taken = {name for others, name in names.items() if others != domains}
@@ -187,7 +187,7 @@ def _shifts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         while (name := short if number == 1 else f"{short} #{number}") in taken:
             number += 1
         names[domains] = name
-    return [names[tuple(run["domains"])] for run in runs]
+    return [names[run.domains] for run in runs]
 
 
 def _settings(results: Sequence[Result]) -> list[str]:
@@ -204,16 +204,16 @@ def _settings(results: Sequence[Result]) -> list[str]:
 
 def _compared_on(result: Result) -> dict[str, Any]:
     run, domain = result.run, {}
-    if len(run["domains"]) > 1:
-        domain["domains"] = f"{len(run['domains'])} domains"
-    elif "/" in run["domains"][0]:
-        domain["severity"] = run["domains"][0].rpartition("/")[2]
-    elif run["domains"][0] == "clean":
+    if len(run.domains) > 1:
+        domain["domains"] = f"{len(run.domains)} domains"
+    elif "/" in run.domains[0]:
+        domain["severity"] = run.domains[0].rpartition("/")[2]
+    elif run.domains[0] == "clean":
         domain["domains"] = "clean"
-    others = {name: value for name, value in run.items() if name not in (*_OF_METHOD, "seed", "domains")}
+    others = {name: value for name, value in run.describe().items() if name not in (*_OF_METHOD, "seed", "domains")}
     materials = _materials(result)
     return {
-        **{name: run.get(name) for name in ("data", "stream", "delta")},
+        **{name: getattr(run, name) for name in ("data", "stream", "delta")},
         **domain,
         **others,
         "corruptions": materials.get("corruptions"),
@@ -223,11 +223,11 @@ def _compared_on(result: Result) -> dict[str, Any]:
 
 def _labels(results: Sequence[Result], settings: Sequence[str]) -> list[str]:
     """Return the method, with everything in which it differs from others of that name in the same setting."""
-    methods = [str(result.run["method"]) for result in results]
+    methods = [str(result.run.method) for result in results]
     options = []
     for result in results:
-        buffer = {f"buffer {name}": value for name, value in result.run.get("buffer", {}).items()}
-        options.append({"preset": result.run.get("preset"), **result.run["options"], **buffer})
+        buffer = {f"buffer {name}": value for name, value in dataclasses.asdict(result.run.buffer).items()}
+        options.append({"preset": result.run.preset, **dict(result.run.options), **buffer})
     peers = [f"{setting}\n{method}" for setting, method in zip(settings, methods, strict=True)]
     usual = {f"buffer {field.name}": field.default for field in dataclasses.fields(Buffer)}
     labels = [
@@ -241,7 +241,7 @@ def _labels(results: Sequence[Result], settings: Sequence[str]) -> list[str]:
     ]
     # The same words may stand for other source images, or an older preset: then add what they stood for.
     meanings = [{name: _materials(result).get(name) for name in ("source", "preset")} for result in results]
-    peers = [_text([s, r.run["domains"], label]) for s, r, label in zip(settings, results, labels, strict=True)]
+    peers = [_text([s, r.run.domains, label]) for s, r, label in zip(settings, results, labels, strict=True)]
     return [
         " ".join([label, *(f"{name}={meaning[name]}" for name in meaning if name in names)])
         for label, meaning, names in zip(labels, meanings, _differing(meanings, peers), strict=True)

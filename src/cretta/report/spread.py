@@ -94,7 +94,7 @@ def _by_domain(result: Result) -> dict[str, list[BatchRow]]:
     """Return the rows of each domain; those of a mixed stream, where each batch may have other domains, together."""
     domains: dict[str, list[BatchRow]] = {}
     for row in result.rows:
-        domains.setdefault("" if result.run["stream"] == "mixed" else row.domain, []).append(row)
+        domains.setdefault("" if result.run.stream == "mixed" else row.domain, []).append(row)
     return domains
 
 

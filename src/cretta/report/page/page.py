@@ -115,7 +115,7 @@ def _policy(script: str) -> str:
 
 def _lead(groups: Sequence[Group]) -> str:
     methods = dict.fromkeys(group.method for group in groups)
-    data = dict.fromkeys(str(group.run["data"]) for group in groups)
+    data = dict.fromkeys(str(group.run.data) for group in groups)
     return html.escape(f"{', '.join(methods)} on {', '.join(data)}") if groups else ""
 
 
@@ -125,8 +125,8 @@ def _facts(groups: Sequence[Group]) -> str:
     counts = {
         "runs": sum(len(group.results) for group in groups),
         "methods": len({group.method for group in groups}),
-        "datasets": len({group.run["data"] for group in groups}),
-        "shifts": len({domain for group in groups for domain in group.run["domains"]}),
+        "datasets": len({group.run.data for group in groups}),
+        "shifts": len({domain for group in groups for domain in group.run.domains}),
         "seeds": len({seed for group in groups for seed in group.seeds}),
     }
     facts = {name: f"{count:,}" for name, count in counts.items()}

@@ -78,15 +78,20 @@ def runs_payload(groups: Sequence[Group]) -> dict[str, Any]:
     }
 
 
+def _described(group: Group) -> dict[str, Any]:
+    """Return what the runs of a group have in common."""
+    return {name: value for name, value in group.run.describe().items() if name != "seed"}
+
+
 def groups_payload(groups: Sequence[Group], method_styles: Mapping[str, Style]) -> dict[str, Any]:
     """Return curves, bins and settings of every run."""
     names, provenances = _Texts(), _Texts()
-    base = groups[0].run if groups else {}
+    base = _described(groups[0]) if groups else {}
 
     def run_payload(result: Result) -> dict[str, Any]:
         bins = Bins.sum(row.scores.bins for row in result.rows)
         return {
-            "seed": result.run["seed"],
+            "seed": result.run.seed,
             "key": result.key,
             **_curves(result.rows, names),
             "bins": [bins.count, [short(value) for value in bins.confidence], bins.correct],
@@ -102,7 +107,7 @@ def groups_payload(groups: Sequence[Group], method_styles: Mapping[str, Style]) 
                 "method": group.method,
                 "setting": names.index(group.setting),
                 "shift": names.index(group.shift),
-                "run": {name: value for name, value in group.run.items() if base.get(name) != value},
+                "run": {name: value for name, value in _described(group).items() if base.get(name) != value},
                 "runs": [run_payload(result) for result in group.results],
             }
             for group in groups
