@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 from cretta import models
 from cretta.accelerate import TRAINING_BACKENDS
 from cretta.augment import AUGMENTATIONS
-from cretta.bench.run import STREAMS
+from cretta.bench.run import STREAMS, Run
 from cretta.buffer import SELECT
 from cretta.cli import app
 from cretta.cli.datasets import NAMED
@@ -28,6 +29,7 @@ from cretta.normalization import STATISTICS
 from cretta.paper.scale import SCALES
 from cretta.report.charts import FORMATS as FIGURES
 from cretta.report.tables import FORMATS as TABLES
+from cretta.training import Recipe
 
 ROOT: Any = get_command(app)
 SLOW = {"torch", "numpy", "matplotlib", "pyarrow", "PIL", "kornia", "safetensors", "rich.progress"}
@@ -136,6 +138,22 @@ def test_choices_in_help_are_those_of_the_library(path: tuple[str, ...], name: s
     text = option_help(*path, name=name)
     for choice in choices:
         assert re.search(rf"(?<![\w-]){re.escape(choice)}(?![\w-])", text), choice
+
+
+def test_defaults_in_help_are_those_of_the_library() -> None:
+    recipe = {field.name: field.default for field in dataclasses.fields(Recipe)}
+    shown = {parameter.name: parameter.default for parameter in ROOT.commands["train"].params}
+    both = recipe.keys() & shown.keys()
+    assert len(both) > 10
+    assert {name: shown[name] for name in both} == {name: recipe[name] for name in both}
+    run, defaults = ROOT.commands["run"], Run(data="embedded", domains=("clean",), model="any")
+    for parameter in run.params:
+        if parameter.name in ("stream", "clean_after", "delta", "images", "size"):
+            assert parameter.default == getattr(defaults, parameter.name)
+        if parameter.name == "method":
+            assert parameter.show_default == defaults.method
+        if parameter.name in ("buffer", "select"):
+            assert parameter.default == str(getattr(defaults.buffer, {"buffer": "size"}.get(parameter.name, "select")))
 
 
 def test_examples_have_no_spaces_after_a_backslash() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -158,6 +158,16 @@ def as_options(message: str, parameters: Sequence[Any]) -> str:
     return _NAME.sub(lambda match: str(options[match[0]].opts[0]) if match[0] in options else match[0], message)
 
 
+def print_facts(rows: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, one pair per line."""
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+
+
 def check_folder(path: Path, option: str) -> None:
     """Raise, before the work, where a folder is asked for and a file lies there."""
     if path.exists() and not path.is_dir():
@@ -165,8 +175,15 @@ def check_folder(path: Path, option: str) -> None:
 
 
 def check_output(path: Path, endings: tuple[str, ...], option: str = "--output") -> None:
-    """A file that can be written, told before the work and not after it."""
+    """Raise, before the work, unless the file can be written."""
     if path.suffix.lower() not in endings:
-        raise OptionError(f"{option} {path}: the name must end in {', '.join(endings)}.")
+        raise OptionError(f"{option} {path}: expected a name that ends in {' or '.join(endings)}.")
     if not path.parent.is_dir():
         raise OptionError(f"{option} {path}: the folder {path.parent} does not exist; make it first.")
+
+
+def check_new_file(path: Path, endings: tuple[str, ...], *, overwrite: bool) -> None:
+    """Raise, before the work, unless the file can be written and does not exist or may be replaced."""
+    check_output(path, endings)
+    if path.exists() and not overwrite:
+        raise OptionError(f"{path} exists already; choose another name, or pass --overwrite.")

@@ -3,57 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 MODEL, IMAGES, STREAM, ADAPTATION = "Model", "Images", "Stream", "Adaptation"
-"""Headings of the help of commands with many options."""
+"""Headings in the help of commands with many options."""
 DEFAULT_STORE = Path("results")
 
+
+def option(help: str, heading: str | None = None, *, default: str | None = None, min: float | None = None) -> Any:
+    """Declare an option: its help, the heading it stands under, and how help shows a default that is computed."""
+    return typer.Option(help=help, rich_help_panel=heading, show_default=default or True, min=min)
+
+
+def flag(name: str, help: str) -> Any:
+    """Declare an option without a value, which is off unless its name is on the command line."""
+    return typer.Option(name, help=help)
+
+
 ArchitectureOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Architecture of a checkpoint: wrn-40-2, resnet-26, …", rich_help_panel=MODEL, show_default=False
-    ),
+    str | None, option("Architecture of a checkpoint that does not name it: wrn-40-2, resnet-26, …", MODEL)
 ]
-ClassesOption = Annotated[
-    int | None,
-    typer.Option(help="Number of classes of a checkpoint.", rich_help_panel=MODEL, show_default=False),
-]
+ClassesOption = Annotated[int | None, option("Number of classes of such a checkpoint.", MODEL)]
 MeanOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Channel means, for a model that expects normalized images: 0.485,0.456,0.406",
-        rich_help_panel=MODEL,
-        show_default=False,
-    ),
+    str | None, option("Channel means, for a model that expects normalized images: 0.485,0.456,0.406", MODEL)
 ]
-StdOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Channel standard deviations, together with --mean: 0.229,0.224,0.225",
-        rich_help_panel=MODEL,
-        show_default=False,
-    ),
-]
-DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:1.")]
+StdOption = Annotated[str | None, option("Channel standard deviations, together with --mean: 0.229,0.224,0.225", MODEL)]
+DeviceOption = Annotated[str, option("auto (a GPU if there is one), cpu, cuda or cuda:1.")]
 ShorterOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Shorter side of an image before the center is cropped.", show_default="size / 0.875"),
+    int | None, option("Shorter side of images before the center is cropped.", default="size / 0.875", min=1)
 ]
-RootOption = Annotated[
-    Path | None,
-    typer.Option(help="Folder of all datasets.", show_default="$CRETTA_DATA, else ~/.cache/cretta"),
-]
-StoreOption = Annotated[Path, typer.Option(help="Folder where results are stored.")]
+RootOption = Annotated[Path | None, option("Folder of all datasets.", default="$CRETTA_DATA, else ~/.cache/cretta")]
+StoreOption = Annotated[Path, option("Folder in which results are stored.")]
 TableFormatsOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Table format: md, latex or csv; can be repeated.", show_default="all three"),
+    list[str] | None, option("Table format: md, latex or csv; can be repeated.", default="all three")
 ]
 FigureFormatsOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Figure format: png, svg or pdf; can be repeated.", show_default="all three"),
+    list[str] | None, option("Figure format: png, svg or pdf; can be repeated.", default="all three")
 ]
-SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random choices.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
+SeedOption = Annotated[int, option("Seed of all random choices.", min=0)]
+OverwriteOption = Annotated[bool, flag("--overwrite", "Replace the output if it exists.")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cretta.cli.console import count
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from cretta.data.dataset import Size
+    from cretta.models.open import OpenedModel
 
 WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -66,8 +67,34 @@ def device(text: str) -> torch.device:
     return device
 
 
-def options(method: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """Return ``key=value`` pairs as options of a method, with the types that the method declares."""
+def choice(option: str, value: str, allowed: Iterable[str]) -> str:
+    """Return ``value`` if it is allowed."""
+    if value not in allowed:
+        raise unknown(option, value, allowed)
+    return value
+
+
+def model(
+    spec: str, architecture: str | None, classes: int | None, mean: str | None, std: str | None, device_name: str
+) -> OpenedModel:
+    """Return the model that these options describe."""
+    from cretta.models import open_model
+
+    return open_model(
+        spec,
+        architecture=architecture,
+        classes=classes,
+        mean=numbers(mean, "--mean"),
+        std=numbers(std, "--std"),
+        device=device(device_name),
+    )
+
+
+def options(method: str, pairs: Sequence[str], **others: str | None) -> dict[str, Any]:
+    """Return ``key=value`` pairs as options of a method, with the types that the method declares.
+
+    ``others`` are options of the method that the command has options for; None where they are not used.
+    """
     from cretta import methods
 
     declared = methods.get(method).option_type
@@ -82,6 +109,10 @@ def options(method: str, pairs: Sequence[str]) -> dict[str, Any]:
         if name in values:
             raise OptionError(f"--option {text}: {name} is given twice; leave one out.")
         values[name] = _value(value, kinds[name])
+    for name, setting in others.items():
+        if setting is not None and name in values:
+            raise OptionError(f"--{name} and --option {name}=… set the same option; give one of them.")
+        values |= {name: setting} if setting is not None else {}
     return values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cretta.cli import parse
-from cretta.cli.console import app, console, note
+from cretta.cli.console import app, as_options, console, note, print_facts
 from cretta.cli.options import (
     ADAPTATION,
     IMAGES,
@@ -24,154 +24,113 @@ from cretta.cli.options import (
     SeedOption,
     ShorterOption,
     StdOption,
+    flag,
+    option,
 )
 from cretta.errors import OptionError
-from cretta.options import unknown
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-    from rich.table import Table
-
     from cretta.adapter import Adapter
-    from cretta.buffer import SourceBuffer
-    from cretta.data import ImageDataset
-    from cretta.models.open import OpenedModel
     from cretta.predict import Summary
 
 LABELS = {"auto": None, "yes": True, "no": False}
 ORDERS = ("auto", "files", "random")
-SHOWN = 3
+WARNINGS = 3
 """Warnings of the guard that are printed; the output has all of them."""
 
 
 @app.command(resumable=True)
 def predict(
+    ctx: typer.Context,
     images: Annotated[
         Path,
         typer.Argument(
-            help="A folder of images, flat, nested or with a folder a class; or a .npy, .npz or .parquet file.",
+            help="A folder of images, flat, nested or with one folder per class; or a .npy, .npz or .parquet file.",
             show_default=False,
         ),
     ],
     model: Annotated[
         str,
-        typer.Option(
-            help="wrn-40-2-cifar10 (comes with cretta); a checkpoint, with --architecture and --classes; "
+        option(
+            "wrn-40-2-cifar10 (comes with cretta); timm:NAME; a checkpoint, with --architecture and --classes; "
             "module:callable; or a file of torch.export.save (.pt2).",
-            rich_help_panel=MODEL,
-            show_default=False,
+            MODEL,
         ),
     ],
-    output: Annotated[Path, typer.Option(help="File for the predictions (.parquet or .csv).")] = Path(
-        "predictions.parquet"
-    ),
-    method: Annotated[str, typer.Option(help="How to adapt; source does not.", rich_help_panel=ADAPTATION)] = "cretta",
+    output: Annotated[Path, option("File for the predictions (.parquet or .csv).")] = Path("predictions.parquet"),
+    method: Annotated[str, option("The adaptation method; source does not adapt.", ADAPTATION)] = "cretta",
     buffer: Annotated[
         str | None,
-        typer.Option(
-            help="Source images for cretta and eata: a file that `cretta buffer build` made, or embedded (the CIFAR-10 "
-            "images that come with cretta).",
-            rich_help_panel=ADAPTATION,
-            show_default=False,
+        option(
+            "Source images for cretta and eata: a file of `cretta buffer build`, or embedded (the CIFAR-10 images "
+            "that come with cretta).",
+            ADAPTATION,
         ),
     ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="A named set of options: cifar100, …", rich_help_panel=ADAPTATION, show_default=False),
-    ] = None,
+    preset: Annotated[str | None, option("A named set of options: cifar100, …", ADAPTATION)] = None,
     option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An option of the method, key=value; may be given several times.",
-            rich_help_panel=ADAPTATION,
-            show_default=False,
-        ),
+        list[str] | None, option("An option of the method, key=value; can be repeated.", ADAPTATION)
     ] = None,
     statistics: Annotated[
         str | None,
-        typer.Option(
-            help="What BatchNorm normalises with: batch, running, mixture or moving.",
-            rich_help_panel=ADAPTATION,
-            show_default="the method's",
+        option(
+            "What BatchNorm normalizes with: batch, running, mixture or moving.", ADAPTATION, default="the method's"
         ),
     ] = None,
     guard: Annotated[
-        str | None,
-        typer.Option(
-            help="When the model collapses: warn, rollback or reset.", rich_help_panel=ADAPTATION, show_default="off"
-        ),
+        str | None, option("When the model collapses: warn, rollback or reset.", ADAPTATION, default="off")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="How many images at once.", rich_help_panel=ADAPTATION)] = 200,
+    batch_size: Annotated[int, option("Images per batch.", ADAPTATION, min=1)] = 200,
     seed: SeedOption = 0,
     continue_from: Annotated[
-        Path | None,
-        typer.Option(
-            help="Begin with the state that an earlier run kept by --keep-state.",
-            rich_help_panel=ADAPTATION,
-            show_default=False,
-        ),
+        Path | None, option("Start from the state that an earlier run saved by --keep-state.", ADAPTATION)
     ] = None,
-    keep_state: Annotated[
-        Path | None,
-        typer.Option(help="Save the adapted state here at the end (.safetensors).", show_default=False),
-    ] = None,
+    keep_state: Annotated[Path | None, option("Save the adapted state here at the end (.safetensors).")] = None,
     size: Annotated[
         str | None,
-        typer.Option(
-            help="224: scale the shorter side to 256, cut out the centre. 32x32: scale to just that.",
-            rich_help_panel=IMAGES,
-            show_default="the model's, if known",
+        option(
+            "224: scale the shorter side to 256, crop the center. 32x32: scale to exactly that.",
+            IMAGES,
+            default="the model's, if known",
         ),
     ] = None,
     shorter: ShorterOption = None,
     order: Annotated[
-        str,
-        typer.Option(
-            help="files (by name), random, or auto: random if images lie in folders, which hold like images.",
-            rich_help_panel=IMAGES,
-        ),
+        str, option("files (by name), random, or auto: random if the images are in several folders.", IMAGES)
     ] = "auto",
     labels: Annotated[
         str,
-        typer.Option(
-            help="Whether folders are classes: yes, no, or auto, if they fit the model. classes.txt in the folder or "
-            "beside it gives their order.",
-            rich_help_panel=IMAGES,
+        option(
+            "Whether folders are classes: yes, no, or auto (if they are classes of the model). A file classes.txt in "
+            "the folder or beside it gives their order.",
+            IMAGES,
         ),
     ] = "auto",
     class_names: Annotated[
         Path | None,
-        typer.Option(
-            help="A text file with the names of the model's classes, one per line, in the model's order.",
-            rich_help_panel=MODEL,
-            show_default=False,
-        ),
+        option("A text file with the names of the model's classes, one per line, in the model's order.", MODEL),
     ] = None,
     on_error: Annotated[
-        str,
-        typer.Option(help="At an image that cannot be read: stop, or skip it with a note.", rich_help_panel=IMAGES),
+        str, option("If an image cannot be read: stop, or skip it and note it in the output.", IMAGES)
     ] = "stop",
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads for reading.", rich_help_panel=IMAGES, show_default="one a core"),
-    ] = None,
+    workers: Annotated[int | None, option("Threads that read images.", IMAGES, default="one per core", min=1)] = None,
     architecture: ArchitectureOption = None,
     classes: ClassesOption = None,
     mean: MeanOption = None,
     std: StdOption = None,
     device: DeviceOption = "auto",
     overwrite: OverwriteOption = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Discard unfinished work and start over.")] = False,
-    save_every: Annotated[float, typer.Option(help="Seconds between saves of the work so far.")] = 10.0,
+    restart: Annotated[bool, flag("--restart", "Discard unfinished work and start over.")] = False,
+    save_every: Annotated[float, option("Seconds between saves of the work so far.")] = 10.0,
 ) -> None:
-    r"""Predict a folder of images with a model that adapts to them as it goes; no labels needed.
+    r"""Predict a folder of images with a model that adapts to them; no labels needed.
 
-    Every image gets a row: path, batch, prediction, class, confidence, energy, whether the batch was adapted to and, if
-    not, why; for class folders that fit the model also label and correct, and accuracy and calibration error at the
-    end. If it is stopped, by Ctrl-C, a crash or a full disk, **the same command goes on where it was**, and the file
-    comes out as if nothing had happened.
+    Every image gets a row: path, batch, prediction, class, confidence, energy, whether the model adapted to its batch
+    and, if not, why. If the folders are classes of the model, rows also have label and correct, and accuracy and
+    calibration error are printed. **Resumable**: after Ctrl-C, a crash or a full disk, run the same command again; the
+    file is the same as without the interruption.
 
-        # photos of your own, with the model and the source images of cretta
+        # your photos, with the model and the source images of cretta
         cretta predict photos/ --model wrn-40-2-cifar10 --buffer embedded
 
         # your own network, from net.py in this folder, with source images
@@ -181,13 +140,13 @@ def predict(
             --size 224 --output photos.csv
 
         # without source images, by another method; then the next folder,
-        # from where that got to
+        # from the adapted state
         cretta predict monday/ --model net.pt2 --method tent \
             --option lr=0.0005 --keep-state state.safetensors
         cretta predict tuesday/ --model net.pt2 --method tent \
             --option lr=0.0005 --continue-from state.safetensors
 
-        # small batches; not adapting at all
+        # small batches; without adaptation
         cretta predict photos/ --model net:make --method tent \
             --batch-size 1 --statistics moving
         cretta predict photos/ --model net:make --method source
@@ -197,57 +156,41 @@ def predict(
     """
     from cretta import methods
     from cretta.cli.datasets import note_order
-    from cretta.cli.progress import progress_bar
+    from cretta.cli.progress import progress_bar, task_updates
     from cretta.data import FileDataset
-    from cretta.data.folder import class_file, some, subfolders
+    from cretta.data.folder import class_file
     from cretta.data.folder import class_names as read_class_names
-    from cretta.models.open import open_model
-    from cretta.predict import predict as predict_dataset
+    from cretta.predict import open_images
+    from cretta.predict import predict as predict_images
+    from cretta.predict.advice import batch_advice, in_folders, label_advice
+    from cretta.predict.images import model_size
 
+    def advise(hints: Iterator[str]) -> None:
+        for hint in hints:
+            note(as_options(hint, ctx.command.params))
+
+    labelled = LABELS[parse.choice("--labels", labels, LABELS)]
+    parse.choice("--order", order, ORDERS)
+    options = {"seed": seed, **parse.options(method, option or [], statistics=statistics, guard=guard)}
     with _warnings_as_notes():
-        if labels not in LABELS:
-            raise unknown("--labels", labels, LABELS)
-        if order not in ORDERS:
-            raise unknown("--order", order, ORDERS)
-        chosen = parse.options(method, option or [])
-        for name, value in (("statistics", statistics), ("guard", guard)):
-            if value is not None and name in chosen:
-                raise OptionError(f"--{name} and --option {name}=… say the same thing; give one of them.")
-            chosen |= {name: value} if value is not None else {}
-        chosen.setdefault("seed", seed)
-        opened = open_model(
-            model,
-            architecture=architecture,
-            classes=classes,
-            mean=parse.numbers(mean, "--mean"),
-            std=parse.numbers(std, "--std"),
-            device=parse.device(device),
-        )
-        opened.check(method, chosen.get("statistics"))
+        opened = parse.model(model, architecture, classes, mean, std, device)
+        opened.check(method, options.get("statistics"))
         names = opened.classes if class_names is None else read_class_names(class_names)
-        if labels == "yes" and images.is_dir() and not subfolders(images):
-            raise OptionError(
-                f"--labels yes: {images} has no class folders; move the images into one folder per class, or take them "
-                "without labels by --labels no."
-            )
-        dataset = _dataset(images, size, shorter, LABELS[labels], names, opened)
+        sides, shorter = (parse.size(size), shorter) if size else model_size(opened, images, shorter)
+        dataset = open_images(images, size=sides, shorter=shorter, labelled=labelled, classes=names)
         opened.check_batches(len(dataset), batch_size, source_data=methods.get(method).facts.source_data)
-        source = None if buffer is None else open_buffer(buffer, seed)
-        adapter = _adapter(opened, method, source, preset, chosen)
+        adapter = _adapter(opened.net, method, buffer, preset, options)
         if continue_from is not None:
             adapter.restore(continue_from)
-        shuffle = order == "random" or (order == "auto" and _in_folders(dataset))
-        _advise(adapter, dataset, opened, buffer, batch_size, shuffle=shuffle and order == "auto")
+        advise(batch_advice(adapter, len(dataset), batch_size))
+        if buffer == "embedded" and opened.kind != "shipped" and adapter.facts.source_data:
+            note("the embedded images are of CIFAR-10: use them only with a model that was trained on it.")
+        shuffle = order == "random" or (order == "auto" and in_folders(dataset))
+        if shuffle and order == "auto":
+            note("the images of several folders are shuffled; --order files keeps the order of the files.")
         with progress_bar() as progress:
-            bar: list[TaskID] = []
-
-            def hear(count: int) -> None:
-                # Begun only now: images done before would count as speed.
-                if not bar:
-                    bar.append(progress.add_task(method, total=len(dataset), completed=count))
-                progress.update(bar[0], completed=count)
-
-            summary = predict_dataset(
+            update = task_updates(progress)
+            summary = predict_images(
                 dataset,
                 adapter,
                 output=output,
@@ -255,123 +198,74 @@ def predict(
                 batch_size=batch_size,
                 shuffle=shuffle,
                 classes=names,
-                labelled=LABELS[labels],
+                labelled=labelled,
                 workers=workers,
                 on_error=on_error,
                 overwrite=overwrite,
                 restart=restart,
                 save_every=save_every,
                 state=keep_state,
-                facts={"model": model, "model file": _file_hash(Path(model))},
-                progress=hear,
+                facts={"model": model, "model file": _hash(Path(model))},
+                progress=lambda done: update(method, done, len(dataset)),
             )
-        if labels == "auto" and summary.accuracy is None and _in_folders(dataset):
-            which = f"classes of the model ({some(names)})" if names else "classes of the model"
-            remedy = "--class-names FILE, a list of them in the model's order," if names else "--labels yes"
-            note(f"the folders are not the {which}, so they are not used as labels; {remedy} makes them labels.")
-        elif summary.accuracy is not None and isinstance(dataset, FileDataset) and not names and not class_file(images):
-            note_order(images, dataset.classes)
-    console.print(_table(summary, learns=adapter.facts.updates != "nothing"))
+    if labels == "auto" and summary.accuracy is None:
+        advise(label_advice(dataset, names))
+    elif summary.accuracy is not None and isinstance(dataset, FileDataset) and not names and not class_file(images):
+        note_order(images, dataset.classes)
+    print_facts(_facts(summary, learns=adapter.facts.updates != "nothing"))
     if keep_state is not None:
         console.print(f"State: {keep_state}", soft_wrap=True)
     console.print(f"Predictions: {summary.output}", soft_wrap=True)
 
 
-def open_buffer(spec: str, seed: int) -> SourceBuffer:
-    """Return a buffer from a file, or from the images that come with cretta."""
-    from cretta.buffer import SourceBuffer
+def _adapter(net: Any, method: str, buffer: str | None, preset: str | None, options: dict[str, Any]) -> Adapter[Any]:
+    from cretta import SourceBuffer, methods
     from cretta.data import embedded
 
-    if spec != "embedded":
-        return SourceBuffer.load(spec)
-    train = embedded("train")
-    return SourceBuffer.sample(train, size=len(train), seed=seed)
-
-
-def _dataset(
-    images: Path,
-    size: str | None,
-    shorter: int | None,
-    labelled: bool | None,
-    names: tuple[str, ...],
-    opened: OpenedModel,
-) -> ImageDataset:
-    from cretta.predict import open_images
-
-    sides = parse.size(size)
-    if sides is None and images.suffix not in (".npy", ".npz"):
-        if len(opened.shape) == 4 and opened.shape[2] is not None and opened.shape[3] is not None:
-            sides = (opened.shape[2], opened.shape[3])
-        elif opened.side is not None:
-            # Images of just that size stay as they are.
-            sides, shorter = opened.side, shorter or opened.side
-    return open_images(images, size=sides, shorter=shorter, labelled=labelled, classes=names)
-
-
-def _adapter(
-    opened: OpenedModel, method: str, buffer: SourceBuffer | None, preset: str | None, options: dict[str, Any]
-) -> Adapter[Any]:
-    from cretta import methods
-
+    source = None
+    if buffer == "embedded":
+        train = embedded("train")
+        source = SourceBuffer.sample(train, size=len(train), seed=options["seed"])
+    elif buffer is not None:
+        source = SourceBuffer.load(buffer)
     try:
-        return methods.adapt(opened.net, method, buffer=buffer, preset=preset, **options)
-    except OptionError as wrong:
-        if buffer is None and methods.get(method).facts.source_data and "source samples" in str(wrong):
+        return methods.adapt(net, method, buffer=source, preset=preset, **options)
+    except OptionError as error:
+        if buffer is None and methods.get(method).facts.source_data and "source samples" in str(error):
             raise OptionError(
                 f"--method {method} compares with source images: give --buffer FILE (cretta buffer build makes it from "
                 "training images), --buffer embedded for the model that comes with cretta, or another method, such as "
                 "tent; cretta does without by --option source=target."
-            ) from wrong
+            ) from error
         raise
 
 
-def _in_folders(dataset: ImageDataset) -> bool:
-    from cretta.data import FileDataset
-
-    return isinstance(dataset, FileDataset) and len({file.parent for file in dataset.files}) > 1
-
-
-def _advise(
-    adapter: Adapter[Any],
-    dataset: ImageDataset,
-    opened: OpenedModel,
-    buffer: str | None,
-    batch_size: int,
-    *,
-    shuffle: bool,
-) -> None:
-    """What is allowed and probably not meant."""
-    last = len(dataset) % batch_size
-    if adapter.statistics == "batch" and batch_size < 8:
-        note(
-            f"statistics of {batch_size} image{'s' * (batch_size > 1)} alone mislead; --statistics moving averages "
-            "over the images that came before, --statistics running uses those of training."
-        )
-    elif adapter.statistics == "batch" and 0 < last < 8 < len(dataset):
-        note(f"the last batch has {last} of {batch_size} images: too few for statistics of the batch to be good ones.")
-    if buffer == "embedded" and opened.kind != "shipped" and adapter.facts.source_data:
-        note("the embedded images are of CIFAR-10: right only for a model that was trained on it.")
-    if shuffle:
-        note("images of several folders come in random order, so that batches are mixed; --order files keeps theirs.")
+def _hash(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None if there is no such file."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def _warnings_as_notes() -> Iterator[None]:
-    """Warnings meant for the user are notes; of the guard's only the first few, for rows have them all."""
-    from cretta.monitor.collapse import CollapseWarning
+    """Print warnings that are meant for the user as notes; of the guard's only the first few."""
+    import warnings
 
-    others, collapses = warnings.showwarning, 0
+    from cretta import CollapseWarning
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    show_others, collapses = warnings.showwarning, 0
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **details: Any) -> None:
         nonlocal collapses
-        if category is CollapseWarning:
-            collapses += 1
-            if collapses <= SHOWN:
-                note(f"{message}{' (the column note tells of others)' if collapses == SHOWN else ''}")
-        elif category is UserWarning:
+        collapses += category is CollapseWarning
+        if category is UserWarning:
             note(str(message))
-        else:
-            others(message, category, *place, **more)
+        elif category is not CollapseWarning:
+            show_others(message, category, *place, **details)
+        elif collapses <= WARNINGS:
+            note(f"{message}{' (others are in the column note)' if collapses == WARNINGS else ''}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", CollapseWarning)
@@ -379,37 +273,25 @@ def _warnings_as_notes() -> Iterator[None]:
         yield
 
 
-def _file_hash(path: Path) -> str | None:
-    import hashlib
-
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _table(summary: Summary, *, learns: bool) -> Table:
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    read = summary.images - summary.unreadable
+def _facts(summary: Summary, *, learns: bool) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the table that is printed at the end."""
     unreadable = f", {summary.unreadable} of them could not be read" if summary.unreadable else ""
-    table.add_row("images", f"{summary.images}{unreadable}")
-    table.add_row("batches", f"{summary.batches}{f', {summary.adapted} of them adapted to' if learns else ''}")
+    yield "images", f"{summary.images}{unreadable}"
+    yield "batches", f"{summary.batches}{f', {summary.adapted} of them adapted to' if learns else ''}"
     for reason, times in summary.notes.most_common(3):
-        table.add_row("", f"{times} × {reason}")
-    table.add_row("mean confidence %", f"{100 * summary.mean_confidence:.1f}")
-    table.add_row("mean energy", f"{summary.mean_energy:.2f}")
+        yield "", f"{times} × {reason}"
+    yield "mean confidence %", f"{100 * summary.mean_confidence:.1f}"
+    yield "mean energy", f"{summary.mean_energy:.2f}"
     shares = [
-        f"{f'class {number}' if name in (None, str(number)) else name} {100 * count / read:.1f}"
+        f"{f'class {number}' if name in (None, str(number)) else name} "
+        f"{100 * count / (summary.images - summary.unreadable):.1f}"
         for (number, name), count in summary.predicted.most_common(5)
     ]
     more = f" and {len(summary.predicted) - 5} more" if len(summary.predicted) > 5 else ""
-    table.add_row("predicted %", ", ".join(shares) + more)
+    yield "predicted %", ", ".join(shares) + more
     if summary.accuracy is not None and summary.calibration_error is not None:
-        table.add_row("accuracy %", f"{100 * summary.accuracy:.1f}")
-        table.add_row("ECE %", f"{100 * summary.calibration_error:.1f}")
+        yield "accuracy %", f"{100 * summary.accuracy:.1f}"
+        yield "ECE %", f"{100 * summary.calibration_error:.1f}"
     earlier = f", after {summary.resumed} images done before" if summary.resumed else ""
     if summary.images > summary.resumed:
-        table.add_row("speed", f"{summary.images_per_second:.0f} images/s{earlier}")
-    return table
+        yield "speed", f"{summary.images_per_second:.0f} images/s{earlier}"

@@ -93,7 +93,8 @@ def task_updates(progress: Progress) -> Callable[[str, float, float], None]:
 
     def update(description: str, done: float, total: float) -> None:
         if description not in tasks:
-            tasks[description] = progress.add_task(description, total=total)
+            # What is done already, by an earlier process, does not count as speed.
+            tasks[description] = progress.add_task(description, total=total, completed=int(done))
         progress.update(tasks[description], completed=done)
 
     return update

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cretta.data.dataset import FileDataset, ImageDataset, Size
 from cretta.data.folder import class_file, image_folder, images_in, numpy_file, subfolders
 from cretta.data.parquet import ParquetDataset, parquet_file
 from cretta.errors import CrettaError, OptionError, StateError
+
+if TYPE_CHECKING:
+    from cretta.models.open import OpenedModel
 
 FILES = (".npy", ".npz", ".parquet")
 
@@ -39,6 +43,16 @@ def open_images(
     if size is not None:
         raise OptionError(f"images of {source} keep the size they have, and size {size} was given; leave it out.")
     return numpy_file(source)
+
+
+def model_size(model: OpenedModel, path: str | Path, shorter: int | None = None) -> tuple[Size, int | None]:
+    """Return ``size`` and ``shorter`` of :func:`open_images` for a model, as far as its image size is known."""
+    if Path(path).suffix not in (".npy", ".npz"):  # arrays keep the size they have
+        if len(model.shape) == 4 and model.shape[2] is not None and model.shape[3] is not None:
+            return (model.shape[2], model.shape[3]), shorter
+        if model.side is not None:  # images of exactly that size stay as they are
+            return model.side, shorter or model.side
+    return None, shorter
 
 
 def _folder(source: Path, size: Size, labelled: bool | None, classes: Sequence[str]) -> FileDataset:
