@@ -414,7 +414,7 @@ def test_an_exported_program(tmp_path: Path) -> None:
         (["--device", "tpu"], "--device tpu"),
         (["--device", "cuda:99"], "--device cuda:99"),
         (["--mean", "a"], "--mean a"),
-        (["--mean", "0.5,0.5,0.5"], "--mean 0.5,0.5,0.5, no --std: give both"),
+        (["--mean", "0.5,0.5,0.5"], "--mean 0.5,0.5,0.5, no --std: expected one finite number per channel for both"),
         (["--workers", "0"], "--workers"),
         (["--save-every", "-1"], "--save-every -1.0: give"),
         (["--continue-from", "lost"], "lost: no such file"),
