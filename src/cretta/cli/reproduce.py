@@ -45,6 +45,10 @@ def reproduce(
             "takes {source} for the source domain. Several times."
         ),
     ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(help="Folder of trained networks, such as pacs-photo.safetensors.", show_default="<root>/models"),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     output: Annotated[
         Path | None, typer.Option(help="Where tables and figures go.", show_default="<store>/paper-<scale>")
@@ -86,7 +90,7 @@ def reproduce(
             if each not in known:
                 raise unknown(f"{kind} format", each, known)
     kept = Store(store)
-    sized = paper.scale(scale).placed(store, root).with_models(_models(model or []))
+    sized = paper.scale(scale).resolve(store, root, models).with_models(_models(model or []))
     context = RunContext(root, parse.device(device))
     plans = {each.name: each.plan(sized) for each in chosen}
     runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))

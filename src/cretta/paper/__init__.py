@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from cretta.options import unknown
 from cretta.paper import ablations, buffers, cost, main
-from cretta.paper.family import Family
-from cretta.paper.item import Item
+from cretta.paper.family import Family, Preparation
+from cretta.paper.item import Item, paper_data
 from cretta.paper.measured import OMITTED, measured
 from cretta.paper.needs import missing
 from cretta.paper.prepare import prepare
-from cretta.paper.scale import FULL, QUICK, SCALES, SMOKE, Preparation, Scale, scale
+from cretta.paper.scale import FULL, QUICK, SCALES, SMOKE, Scale, scale
 
 NOT_RUN = {"tab:hyperparam": "settings, not results: they are CreTTA's presets"}
 """Labels of the paper that no item has, and why."""
 
-
+_DRAW = {**main.DRAW, **cost.DRAW, **ablations.DRAW, **buffers.DRAW}
 _ITEMS = {
-    item.name: item
-    for item in sorted(
-        (*main.ITEMS, *cost.ITEMS, *ablations.ITEMS, *buffers.ITEMS),
-        key=lambda item: item.order,
+    name: Item(
+        name=name,
+        title=record["title"],
+        labels=tuple(record["labels"]),
+        draw=_DRAW[name],
+        remarks=tuple(record.get("remarks", ())),
     )
+    for name, record in paper_data()["items"].items()
 }
 
 

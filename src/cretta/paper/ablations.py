@@ -11,6 +11,7 @@ from cretta.paper.family import WORST
 from cretta.paper.item import Draw, Item, printed
 from cretta.paper.readings import (
     Curve,
+    Groups,
     Readings,
     Value,
     Variant,
@@ -30,7 +31,9 @@ from cretta.paper.shapes import (
     TEA,
     TENT,
     at_severity,
+    by_severity,
     chart,
+    columns,
     comparison,
     curves,
     domains,
@@ -45,8 +48,6 @@ CHANGE, AVERAGE = "Δ (Last--First)", "AVG"
 """Rows of Tables 16 and 17 that are not about one batch."""
 LAST = 49
 """Number of the paper's last batch: 10 000 images in batches of 200."""
-_SEVERITY = "The table in the paper does not say that it is of severity 5; its first row is that of Table 9."
-_SHORTER = "In a shorter stream a row is the batch at the same share of the stream."
 
 
 def batch_index(batch: int, count: int) -> int:
@@ -155,155 +156,77 @@ def accuracy_gain(results: Sequence[Result]) -> float:
 def energy(item: Item, readings: Readings) -> Iterator[Chart]:
     """Draw the mean energy of each batch, by severity, and without bias terms."""
     family = readings.scale.family("cifar100")
-    severities = {
-        f"severity {severity}": readings.groups(family, CRETTA, at_severity(severity, family.some))
-        for severity in family.severities
-    }
-    bias = {
-        variant.label: readings.groups(family, variant, at_severity(WORST, family.some))
-        for variant in (CRETTA, WITHOUT_BIAS)
-    }
+    streams = at_severity(WORST, family.some)
+    bias = {variant.label: readings.groups(family, variant, streams) for variant in (CRETTA, WITHOUT_BIAS)}
     y = "mean energy of target samples"
     yield chart(
         item,
-        curves(readings, "CreTTA by severity", y, energies, severities),
+        curves(readings, "CreTTA by severity", y, energies, by_severity(readings, family, CRETTA)),
         curves(readings, "severity 5, with and without bias terms", y, energies, bias),
     )
 
 
 def beta(item: Item, readings: Readings) -> Iterator[Chart]:
     """Draw CreTTA by β: by severity on CIFAR, and averaged beside baselines on Tiny-ImageNet."""
-    scale = readings.scale
-    # Where the preset has this β, that is CreTTA as it is.
-    variants = [(number, Variant(f"β = {number:g}", options={"beta": number})) for number in scale.betas]
-
-    def panels(name: str) -> Iterator[Panel]:
-        family = scale.family(name)
-        if name == "tiny-imagenet":
-            streams = domains(family, "average")
-            lines = {"CreTTA": [(number, readings.groups(family, variant, streams)) for number, variant in variants]}
-            for variant in (TENT, TEA):
-                groups = readings.groups(family, variant, streams)
-                lines[variant.label] = [(number, groups) for number in scale.betas]
-        else:
-            lines = {
-                f"severity {severity}": [
-                    (number, readings.groups(family, variant, at_severity(severity, family.some)))
-                    for number, variant in variants
-                ]
-                for severity in family.severities
-            }
-        for y, value in (("Acc, % ↑", accuracy), ("ECE, % ↓", calibration_error)):
-            yield sweep(readings, family.title, ("β", y), value, lines, logarithmic=True)
-
-    cifar = (*panels("cifar10"), *panels("cifar100"))
-    yield Chart(f"{item.name}-cifar", f"{item.title}, by severity", cifar)
-    tiny = tuple(panels("tiny-imagenet"))
+    cifar = [panel for name in ("cifar10", "cifar100") for panel in beta_panels(name, readings)]
+    yield Chart(f"{item.name}-cifar", f"{item.title}, by severity", tuple(cifar))
+    tiny = tuple(beta_panels("tiny-imagenet", readings))
     yield Chart(f"{item.name}-tiny-imagenet", f"{item.title}, averaged over severities", tiny)
 
 
-ITEMS = (
-    Item(
-        name="contrastive",
-        title="Calibration error with and without contrastive terms",
-        labels=("tab:contrastive_ablation_ece_extend", "tab:contrastive_ablation_ece", "tab:contrastive_ablation"),
-        draw=comparison(
-            (Variant("w/ Contrastive Terms (CreTTA)"), WITHOUT_CONTRAST),
-            BENCHMARKS,
-            ((CALIBRATION_ERROR, "worst"), (CALIBRATION_ERROR, "average")),
-            first="Objective",
-        ),
+def beta_panels(name: str, readings: Readings) -> Iterator[Panel]:
+    """Return accuracy and ECE of a family by β."""
+    family, streams = readings.scale.family(name), domains(readings.scale.family(name), "average")
+    lines: dict[str, list[tuple[float | str, Groups]]] = {}
+    for number in readings.scale.betas:
+        # Where the preset has this β, that is CreTTA as it is.
+        cretta = Variant("CreTTA", options={"beta": number})
+        if name == "tiny-imagenet":
+            groups: dict[str, Groups] = {v.label: readings.groups(family, v, streams) for v in (cretta, TENT, TEA)}
+        else:
+            groups = by_severity(readings, family, cretta)
+        for label, runs in groups.items():
+            lines.setdefault(label, []).append((number, runs))
+    for y, value in (("Acc, % ↑", accuracy), ("ECE, % ↓", calibration_error)):
+        yield sweep(readings, family.title, ("β", y), value, lines, logarithmic=True)
+
+
+_WORST = columns("worst", ACCURACY, CALIBRATION_ERROR)
+
+DRAW: dict[str, Draw] = {
+    "contrastive": comparison(
+        (Variant("w/ Contrastive Terms (CreTTA)"), WITHOUT_CONTRAST),
+        BENCHMARKS,
+        (*columns("worst", CALIBRATION_ERROR), *columns("average", CALIBRATION_ERROR)),
+        first="Objective",
     ),
-    Item(
-        name="contrastive-batches",
-        title="Target energy and ECE of single batches, CIFAR100-C at severity 5",
-        labels=("tab:contrastive_ablation_energy",),
-        draw=by_batch(
-            (
-                (Column("w/ contrastive", "Target energy", digits=4), CRETTA, energies),
-                (Column("w/o contrastive", "Target energy", digits=4), WITHOUT_CONTRAST, energies),
-                (Column("w/ contrastive", "ECE", "lower"), CRETTA, calibration_errors),
-                (Column("w/o contrastive", "ECE", "lower"), WITHOUT_CONTRAST, calibration_errors),
-            )
-        ),
-        remarks=(
-            f"Each number is the mean over corruptions of one batch. {_SHORTER}",
-            "Energies are those of the logits returned, which CreTTA computes after the update; the paper's are equal "
-            "in batch 0, so from before it.",
-        ),
+    "contrastive-batches": by_batch(
+        (
+            (Column("w/ contrastive", "Target energy", digits=4), CRETTA, energies),
+            (Column("w/o contrastive", "Target energy", digits=4), WITHOUT_CONTRAST, energies),
+            (Column("w/ contrastive", "ECE", "lower"), CRETTA, calibration_errors),
+            (Column("w/o contrastive", "ECE", "lower"), WITHOUT_CONTRAST, calibration_errors),
+        )
     ),
-    Item(
-        name="source-model",
-        title="CreTTA without the source model's terms, at severity 5",
-        labels=("tab:loss_abla",),
-        draw=comparison(
-            (CRETTA, Variant("w/o Source Model Term", options={"objective": "pairwise"})),
-            BENCHMARKS,
-            ((ACCURACY, "worst"), (CALIBRATION_ERROR, "worst")),
-        ),
+    "source-model": comparison(
+        (CRETTA, Variant("w/o Source Model Term", options={"objective": "pairwise"})), BENCHMARKS, _WORST
     ),
-    Item(
-        name="uniform-weight",
-        title="CreTTA with gradient weights drawn from U[0, 1), at severity 5",
-        labels=("tab:grad_coeff_uniform",),
-        draw=comparison(
-            (CRETTA, Variant("Uniform", options={"weighting": "uniform"})),
-            BENCHMARKS,
-            ((ACCURACY, "worst"), (CALIBRATION_ERROR, "worst")),
-        ),
-        remarks=(_SEVERITY,),
+    "uniform-weight": comparison((CRETTA, Variant("Uniform", options={"weighting": "uniform"})), BENCHMARKS, _WORST),
+    "pairs": comparison(
+        (Variant("CreTTA w/o CP"), Variant("CreTTA w/ CP", options={"pairs": "cartesian"})),
+        BENCHMARKS,
+        columns("worst", ACCURACY),
+        first="Pairs",
     ),
-    Item(
-        name="pairs",
-        title="One source sample for each target sample, or all pairs (CP), at severity 5",
-        labels=("tab:grouping",),
-        draw=comparison(
-            (Variant("CreTTA w/o CP"), Variant("CreTTA w/ CP", options={"pairs": "cartesian"})),
-            BENCHMARKS,
-            ((ACCURACY, "worst"),),
-            first="Pairs",
-        ),
-        remarks=(_SEVERITY,),
+    "target-weight": by_batch(
+        (
+            (Column(CRETTA.label, "w", digits=3), CRETTA, weights),
+            (Column(TARGET_AS_SOURCE.label, "w", digits=3), TARGET_AS_SOURCE, weights),
+            (Column(CRETTA.label, "1 - w", digits=3), CRETTA, complements),
+            (Column(TARGET_AS_SOURCE.label, "1 - w", digits=3), TARGET_AS_SOURCE, complements),
+        )
     ),
-    Item(
-        name="target-weight",
-        title="Gradient weight with source samples and with target samples as source, CIFAR100-C at severity 5",
-        labels=("tab:trgassrc_ablation_grad",),
-        draw=by_batch(
-            (
-                (Column(CRETTA.label, "w", digits=3), CRETTA, weights),
-                (Column(TARGET_AS_SOURCE.label, "w", digits=3), TARGET_AS_SOURCE, weights),
-                (Column(CRETTA.label, "1 - w", digits=3), CRETTA, complements),
-                (Column(TARGET_AS_SOURCE.label, "1 - w", digits=3), TARGET_AS_SOURCE, complements),
-            )
-        ),
-        remarks=(
-            "w is σ(-l) as in Eq. 5, the mean over a batch and over corruptions. It falls as the loss falls; the "
-            "paper's rises, as 1 - w = σ(l) does.",
-            _SHORTER,
-        ),
-    ),
-    Item(
-        name="target-as-source",
-        title="Target samples of low energy in place of source samples, CIFAR100-C at severity 5",
-        labels=("tab:trgassrc_ablation_accece",),
-        draw=target_as_source,
-        remarks=("How the half of the batch is paired with all of it is not printed: here in order, cycling.",),
-    ),
-    Item(
-        name="energy",
-        title="Energy of target samples during adaptation, CIFAR100-C",
-        labels=("fig:Energy_Trajectories",),
-        draw=energy,
-        remarks=("Bias terms are those of the source model, E_φ in Eq. 3. Energies are means over corruptions.",),
-    ),
-    Item(
-        name="beta",
-        title="CreTTA by β",
-        labels=("fig:beta_ablation_apdx", "fig:beta"),
-        draw=beta,
-        remarks=(
-            "The paper shows curves without saying at which β; the baselines it draws beside them it does not name.",
-        ),
-    ),
-)
+    "target-as-source": target_as_source,
+    "energy": energy,
+    "beta": beta,
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cretta.bench import Result
-from cretta.paper.item import Item, printed
+from cretta.paper.item import Draw, Item, printed
 from cretta.paper.readings import (
     Readings,
     Value,
@@ -21,11 +21,6 @@ from cretta.report.styles import PRINTED
 VARIANTS = (SOURCE, BN_ADAPT, TENT, TEA, CRETTA)
 BATCH = 200
 """Images of the step that the paper counts."""
-UNEXPLAINED = (
-    "Counted so, a WRN-40-2 has the paper's GFLOPs for Source and CreTTA to the last digit. The others are "
-    "unexplained: 131.53 for BN Adapt and 132.59 for TENT, where 131.96 are counted, and 4335.82 for TEA, where "
-    "3034.98 are."
-)
 CIFAR10, CIFAR100 = "tab:suppl_comcost_cifar10", "tab:suppl_comcost_cifar100"
 
 
@@ -109,28 +104,4 @@ def ece_gain(results: Sequence[Result]) -> float:
     return calibration_error(results[half:]) - calibration_error(results[:half])
 
 
-ITEMS = (
-    Item(
-        name="gain-cost",
-        title="Gain over the source model against cost, CIFAR10-C",
-        labels=("fig:comcost",),
-        draw=gain,
-        remarks=("The paper's points are those of its Tables 1 and 10.", UNEXPLAINED),
-    ),
-    Item(
-        name="cost",
-        title="Computational cost",
-        labels=(CIFAR10, CIFAR100),
-        draw=cost,
-        remarks=(
-            "The paper counts forward passes only, and in them norm layers and activations too. The column with "
-            "backward passes counts only the multiplications of both, as torch does: so Source, which has no backward "
-            "pass, has less there than the paper's 131.53.",
-            UNEXPLAINED,
-            "The paper's GFLOPs for CIFAR-100 are those for CIFAR-10 to the last digit, although the last layer is "
-            "larger.",
-            "GFLOPs are scaled to 200 images where batches are smaller; memory is not. Memory is what a step needs "
-            "above what was allocated before it; the paper's is everything that a GPU has allocated.",
-        ),
-    ),
-)
+DRAW: dict[str, Draw] = {"gain-cost": gain, "cost": cost}

@@ -1,4 +1,4 @@
-"""A benchmark as the paper's items run it: which images, how many, which network, and the runs made of them."""
+"""A dataset as the paper's items run it: how many of its images, with which network, and the runs on it."""
 
 from __future__ import annotations
 
@@ -8,40 +8,46 @@ from collections.abc import Mapping
 from cretta.bench import Buffer, Run
 from cretta.bench.run import Scalar
 from cretta.data.corruptions import CORRUPTIONS, SEVERITIES
-from cretta.data.pacs import DOMAINS as PACS
+from cretta.data.pacs import DOMAINS
+from cretta.data.registry import Dataset, dataset
 from cretta.errors import OptionError
 from cretta.methods import get
 
-METHODS = ("source", "bn_adapt", "pl", "shot", "tent", "eta", "eata", "sar", "aea", "tea", "cretta")
-"""Those of the paper's tables, in their order."""
-WORST = 5
+WORST = SEVERITIES[-1]
 """The severity of "Severity L5"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """The training of a small network, where no better one is expected."""
+
+    images: int
+    """Images seen in training, however large the dataset is."""
+    at_most: int = 50_000
+    """Different images among them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """A benchmark, its network, and how much of it is run."""
+    """A dataset, its network, and how much of it is run."""
 
     name: str
-    title: str
-    """As the paper calls it."""
     data: str
-    """The benchmark, as ``cretta.bench.benchmarks`` names it."""
+    """The dataset, as the registry names it; {source} stands for the source domain of PACS."""
     model: str
-    """What ``open_model`` takes; {folder}, {root} and {source} stand for places that are known later."""
-    weights: str
+    """What ``open_model`` takes; {store}, {models} and {source} stand for folders and for the source domain."""
+    network: str
     """The network in words."""
-    preset: str
-    """The methods' presets for it."""
-    make: str = ""
-    """What to type to get the network, where it is a file; may hold the same places as ``model``."""
-    otherwise: str = ""
-    """The benchmark to take where the data are not there."""
-    batch_size: int = 200
+    train: str = ""
+    """The command that trains the network, where it is a file; {root} and {models} stand for folders."""
+    prepare: Preparation | None = None
+    """How to train the network before the runs, if that takes a minute only."""
+    fallback: str = ""
+    """The dataset to use where ``data`` is not installed."""
+    batch_size: int = 0
+    """The paper's if 0."""
     images: int | None = None
-    """So many of each domain: the first, or every n-th where they are sorted by class; None is all."""
-    of: int = 10_000
-    """How many there are."""
+    """Of each domain: the first, or every n-th where they are sorted by class; None for all."""
     size: int | None = None
     corruptions: tuple[str, ...] = CORRUPTIONS
     """At severity 5 in the main tables."""
@@ -50,15 +56,28 @@ class Family:
     severities: tuple[int, ...] = SEVERITIES
     """Those that averages are over."""
     gradual: tuple[str, ...] = CORRUPTIONS
-    """For gradual shift, which passes all severities."""
+    """For gradual shift, which goes through all severities."""
     gradual_images: int | None = None
-    methods: tuple[str, ...] = METHODS
     options: tuple[tuple[str, tuple[tuple[str, Scalar], ...]], ...] = ()
     """Over the presets, by method."""
     remarks: tuple[str, ...] = ()
     """What the paper leaves open about it, and what was chosen."""
     baseline_remarks: tuple[str, ...] = ()
     """The same, where baselines that learn are shown."""
+
+    def __post_init__(self) -> None:
+        if not self.batch_size:
+            object.__setattr__(self, "batch_size", self.record.batch_size)
+
+    @property
+    def record(self) -> Dataset:
+        """The dataset's record in the registry; all source domains of PACS have the same settings."""
+        return dataset(self.data.replace("{source}", DOMAINS[0]))
+
+    @property
+    def title(self) -> str:
+        """The shifted dataset as the paper calls it."""
+        return self.record.title
 
     def run(
         self,
@@ -71,19 +90,19 @@ class Family:
         delta: float | None = None,
         images: int | None = None,
     ) -> Run:
-        """One run; equal arguments give equal runs, whichever item asks."""
-        preset, given = settings(method, self.preset)
-        # A value that the preset has anyway is left out, so that the run is the one without it.
-        wanted = {**given, **dict(dict(self.options).get(method, ())), **(options or {})}
+        """Return one run; equal arguments give equal runs, whichever item asks for them."""
+        preset, settings = settings_of(method, self.record.preset)
+        settings |= {**dict(dict(self.options).get(method, ())), **(options or {})}
+        # A value that the preset has anyway is left out, so that the run equals the one without it.
         known = get(method).presets[preset] if preset else {}
-        told = {name: value for name, value in wanted.items() if name not in known or known[name] != value}
+        changed = {name: value for name, value in settings.items() if name not in known or known[name] != value}
         return Run(
             data=self.data,
             domains=domains,
             model=self.model,
             method=method,
             preset=preset,
-            options=tuple(told.items()),
+            options=tuple(changed.items()),
             stream=stream,
             delta=delta,
             images=self.images if images is None else images,
@@ -94,21 +113,24 @@ class Family:
         )
 
     def source(self, domain: str) -> Family:
-        """PACS with that domain as its source."""
-        if self.name != "pacs":
+        """Return PACS with that domain as its source."""
+        if "{source}" not in self.data:
             raise OptionError(f"{self.name} has no source domains; only pacs has.")
-        if domain not in PACS:
-            raise OptionError(f"domain={domain!r}: give one of {', '.join(PACS)}.")
-        return dataclasses.replace(
-            self,
-            data=f"pacs:{domain}",
-            model=_filled(self.model, source=domain),
-            make=_filled(self.make, source=domain),
-        )
+        if domain not in DOMAINS:
+            raise OptionError(f"domain={domain!r}: expected one of {', '.join(DOMAINS)}.")
+        data, model = (text.replace("{source}", domain) for text in (self.data, self.model))
+        return dataclasses.replace(self, data=data, model=model)
 
-    def placed(self, **places: str) -> Family:
-        """With these places filled in."""
-        return dataclasses.replace(self, model=_filled(self.model, **places), make=_filled(self.make, **places))
+    def members(self) -> tuple[Family, ...]:
+        """Return the family for each of its source domains; itself, if it has none."""
+        return tuple(map(self.source, DOMAINS)) if "{source}" in self.data else (self,)
+
+    def resolve(self, **folders: str) -> Family:
+        """Return the family with these folders in its model and its command."""
+        model, train = self.model, self.train
+        for name, folder in folders.items():
+            model, train = (text.replace(f"{{{name}}}", folder) for text in (model, train))
+        return dataclasses.replace(self, model=model, train=train)
 
     @property
     def average(self) -> str:
@@ -118,31 +140,25 @@ class Family:
         return f"severit{'ies' if len(self.severities) > 1 else 'y'} {', '.join(map(str, self.severities))}"
 
     def batch(self, images: int | None) -> int:
-        """Images in a batch of a stream over so many of each domain; None is all."""
-        return min(self.batch_size, images or self.of)
+        """Return the images in a batch of a stream with this many images per domain; None for all."""
+        return min(self.batch_size, images or self.record.test_images)
 
     @property
     def steps(self) -> int:
         """Batches of a stream over one domain."""
-        return -(-(self.images or self.of) // self.batch_size)
+        return -(-(self.images or self.record.test_images) // self.batch_size)
 
 
-def settings(method: str, preset: str) -> tuple[str | None, dict[str, Scalar]]:
-    """The preset of a method for a family, and what the paper sets beside it.
+def settings_of(method: str, preset: str) -> tuple[str | None, dict[str, Scalar]]:
+    """Return the preset of a method for a dataset, and the options that the paper sets over it.
 
     ETA, EATA and SAR have the thresholds of their official code in the paper, whatever the number of classes: the
-    preset "paper". Where a family has its own learning rate, they come on top of it.
+    preset "paper". Where a dataset has its own learning rate, they come on top of it.
 
-    >>> settings("cretta", "cifar100"), settings("pl", "cifar100"), settings("eta", "cifar10")
+    >>> settings_of("cretta", "cifar100"), settings_of("pl", "cifar100"), settings_of("eta", "cifar10")
     (('cifar100', {}), (None, {}), ('paper', {}))
     """
     presets = get(method).presets
     if preset in presets:
         return preset, dict(presets.get("paper", {}))
     return ("paper" if "paper" in presets else None), {}
-
-
-def _filled(text: str, **places: str) -> str:
-    for name, place in places.items():
-        text = text.replace(f"{{{name}}}", place)
-    return text

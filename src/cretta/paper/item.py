@@ -15,8 +15,6 @@ from cretta.paper.readings import Readings
 from cretta.paper.scale import Scale
 from cretta.report.content import Chart, Table
 
-Numbers = Mapping[str, tuple[float, ...]]
-"""The numbers of a table in the paper, by row."""
 Draw = Callable[["Item", Readings], Iterable[Table | Chart]]
 """Yield the tables and charts of an item, one at a time."""
 
@@ -53,31 +51,23 @@ class Item:
     @property
     def where(self) -> str:
         """Its numbers in the paper: "Table 1", "Figures 5, 6 and 7"."""
-        kinds = [kind for kind, *labels in _printed()["floats"]]
-        numbers = [str(kinds[: index + 1].count(kinds[index])) for index in self._positions()]
-        kind = kinds[self._positions()[0]].capitalize()
-        if len(numbers) == 1:
-            return f"{kind} {numbers[0]}"
-        return f"{kind}s {', '.join(numbers[:-1])} and {numbers[-1]}"
-
-    @property
-    def order(self) -> int:
-        """Its position among all tables and figures of the paper."""
-        return self._positions()[0]
-
-    def _positions(self) -> list[int]:
-        return [i for i, (_, *labels) in enumerate(_printed()["floats"]) if set(labels) & set(self.labels)]
+        floats = [(kind, set(labels)) for kind, *labels in paper_data()["floats"]]
+        kind = next(kind for kind, labels in floats if labels & set(self.labels))
+        same = [labels for other, labels in floats if other == kind]
+        *most, last = [str(number) for number, labels in enumerate(same, 1) if labels & set(self.labels)]
+        return f"{kind.capitalize()}s {', '.join(most)} and {last}" if most else f"{kind.capitalize()} {last}"
 
 
-def printed(label: str) -> Numbers:
-    """Return the numbers that the paper prints in the table of that label.
+def printed(label: str) -> dict[str, tuple[float, ...]]:
+    """Return the numbers of the table of that label, by row.
 
     >>> printed("tab:buffersize")["1%"]
     (88.0, 64.21, 40.18)
     """
-    return {row: tuple(numbers) for row, numbers in _printed()[label].items()}
+    return {row: tuple(numbers) for row, numbers in paper_data()["numbers"][label].items()}
 
 
 @cache
-def _printed() -> dict[str, Any]:
-    return tomllib.loads((resources.files("cretta.paper") / "printed.toml").read_text("utf-8"))
+def paper_data() -> dict[str, Any]:
+    """Return what paper.toml holds."""
+    return tomllib.loads((resources.files("cretta.paper") / "paper.toml").read_text("utf-8"))

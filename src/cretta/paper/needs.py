@@ -1,4 +1,4 @@
-"""What runs need that is not there, and how to get it."""
+"""What runs need that is not installed, and how to get it."""
 
 from __future__ import annotations
 
@@ -6,52 +6,44 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cretta.bench import Run, RunContext
-from cretta.data.pacs import DOMAINS
 from cretta.errors import CrettaError
-from cretta.paper.family import Family
 from cretta.paper.scale import Scale
 
 
 def missing(runs: Iterable[Run], scale: Scale, context: RunContext) -> dict[Run, str]:
-    """The runs that cannot be done, each with what it needs; the others can."""
-    told: dict[tuple[object, ...], str] = {}
-    found = {}
+    """Return the runs that cannot be done, each with the reason and what to do."""
+    reasons: dict[tuple[object, ...], str] = {}
+    lacking = {}
     for run in runs:
         key = (run.data, run.size, run.domains, run.model, run.method, run.preset, run.options, run.buffer.data)
-        if key not in told:
-            told[key] = _reason(run, scale, context)
-        if told[key]:
-            found[run] = told[key]
-    return found
+        if key not in reasons:
+            reasons[key] = _reason(run, scale, context)
+        if reasons[key]:
+            lacking[run] = reasons[key]
+    return lacking
 
 
 def _reason(run: Run, scale: Scale, context: RunContext) -> str:
     try:
         context.key(run)
-    except CrettaError as wrong:
-        # What the network's own code says is plainer than that it failed.
-        plain = str(wrong.__cause__ if isinstance(wrong.__cause__, CrettaError) else wrong)
+    except CrettaError as error:
+        # What the network's own code says is clearer than that it failed.
+        message = str(error.__cause__ if isinstance(error.__cause__, CrettaError) else error)
         if not run.model.endswith(".safetensors") or Path(run.model).exists():
-            return plain
+            return message
         try:
-            # Networks are trained on the data: these come first.
+            # Networks are trained on the data, so that these come first.
             context.benchmark(run.data, run.size).training()
-        except CrettaError as first:
-            return str(first)
-        return f"{run.model} is not there. {_how(run, scale) or 'It is made when the data are there.'}"
+        except CrettaError as data_error:
+            return str(data_error)
+        return f"{run.model} does not exist. {_how_to_train(run.model, scale)}"
     return ""
 
 
-def _how(run: Run, scale: Scale) -> str:
-    made = next((family.make for family in _each(scale) if family.model == run.model and family.make), "")
-    folder = Path(run.model).parent
-    first = "" if folder.is_dir() else f"mkdir -p {folder} && "
-    return f"Make it with: {first}{made}" if made else ""
-
-
-def _each(scale: Scale) -> Iterable[Family]:
-    for family in scale.families.values():
-        if family.name == "pacs":
-            yield from (family.source(domain) for domain in DOMAINS)
-        else:
-            yield family
+def _how_to_train(model: str, scale: Scale) -> str:
+    families = [family for family in scale.families.values() if any(m.model == model for m in family.members())]
+    command = next((family.train for family in families if family.train), "")
+    if not command:
+        return "It is trained before the runs, if the data are installed."
+    folder = Path(model).parent
+    return f"Make it with: {'' if folder.is_dir() else f'mkdir -p {folder} && '}{command}"

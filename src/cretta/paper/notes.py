@@ -44,7 +44,7 @@ def _of_family(family: Family, paper: Family, runs: Sequence[Run], readings: Rea
         parts.append("corrupted here, not the published images")
     baselines = any(run.method not in _NO_BASELINE for run in runs)
     return [
-        f"{family.title}: {', '.join(parts)}. Network: {family.weights}.",
+        f"{family.title}: {', '.join(parts)}. Network: {family.network}.",
         *family.remarks,
         *(family.baseline_remarks if baselines else ()),
     ]

@@ -1,9 +1,9 @@
-"""Small networks for benchmarks that come without one, trained in a minute."""
+"""Small networks for datasets that come without one, trained in a minute."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -14,8 +14,11 @@ from cretta.data import FileDataset, ImageDataset
 from cretta.data.registry import subset
 from cretta.errors import StateError
 from cretta.models import build
-from cretta.paper.scale import Preparation, Scale
+from cretta.paper.family import Preparation
+from cretta.paper.scale import Scale
 from cretta.training import Progress, Recipe, train
+
+ARCHITECTURE = "resnet-8"
 
 
 def prepare(
@@ -25,51 +28,47 @@ def prepare(
     progress: Callable[[str, Progress], None] = lambda name, news: None,
     at_most: int | None = None,
 ) -> list[Path]:
-    """Trains the networks that the runs name, that the scale can train and that are not there yet.
+    """Train the networks that the runs name, that the scale can train and that do not exist yet.
 
-    ``scale`` must have its places (:meth:`Scale.placed`). Where the data are not there nothing is made:
-    :func:`cretta.paper.missing` then tells what is needed. ``at_most`` bounds the images seen, for tests.
+    ``scale`` must have its folders (:meth:`Scale.resolve`). Networks whose data are not installed are left out:
+    :func:`cretta.paper.missing` then says what is needed. ``at_most`` bounds the images seen, for tests.
     """
-    wanted = {run.model for run in runs}
-    made = []
-    for preparation in scale.preparations:
-        family = scale.family(preparation.family)
-        if preparation.source:
-            family = family.source(preparation.source)
+    requested = {run.model for run in runs}
+    outputs = []
+    for family in chain.from_iterable(family.members() for family in scale.families.values()):
         output = Path(family.model)
-        if family.model not in wanted or output.exists():
+        if family.prepare is None or family.model not in requested or output.exists():
             continue
         try:
             training = benchmark(family.data, root, family.size).training()
         except StateError:
             continue
-        seen = dataclasses.replace(preparation, images=min(preparation.images, at_most or preparation.images))
-        _train(seen, training, output, progress)
-        made.append(output)
-    return made
+        _train(family.prepare, at_most or family.prepare.images, training, output, progress)
+        outputs.append(output)
+    return outputs
 
 
 def _train(
-    preparation: Preparation, training: ImageDataset, output: Path, progress: Callable[[str, Progress], None]
+    preparation: Preparation,
+    at_most: int,
+    training: ImageDataset,
+    output: Path,
+    progress: Callable[[str, Progress], None],
 ) -> None:
-    dataset = _thinned(training, min(preparation.at_most, preparation.images))
-    recipe = Recipe(
-        epochs=preparation.images / len(dataset),
-        batch_size=min(64, len(dataset)),
-        lr=0.1,
-        augmix=0.0,
-        backend="plain",
-    )
+    images = min(preparation.images, at_most)
+    dataset = _thinned(training, min(preparation.at_most, images))
+    batch_size = min(64, len(dataset))
+    recipe = Recipe(epochs=images / len(dataset), batch_size=batch_size, lr=0.1, augmix=0.0, backend="plain")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        model = build(preparation.architecture, classes=len(dataset.classes))
+        model = build(ARCHITECTURE, classes=len(dataset.classes))
     output.parent.mkdir(parents=True, exist_ok=True)
-    facts = {"architecture": preparation.architecture, "classes": list(dataset.classes), "dataset": dataset.name}
+    facts = {"architecture": ARCHITECTURE, "classes": list(dataset.classes), "dataset": dataset.name}
     train(dataset, model, recipe, output, facts=facts, progress=lambda news: progress(output.stem, news))
 
 
 def _thinned(dataset: ImageDataset, count: int) -> ImageDataset:
-    """No more than about so many images: files take time to decode."""
+    """Return about this many images of a dataset of files, which take time to decode."""
     if not isinstance(dataset, FileDataset) or len(dataset) <= count:
         return dataset
     step = -(-len(dataset) // count)

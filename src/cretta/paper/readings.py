@@ -6,9 +6,11 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 from cretta.bench import BatchRow, Buffer, Result, Run
 from cretta.bench.run import Scalar
+from cretta.data.domains import parse_domain
 from cretta.errors import OptionError
 from cretta.metrics import mean_corruption_error
 from cretta.paper.family import Family
@@ -56,33 +58,17 @@ class Readings:
         return requests
 
     def groups(
-        self,
-        family: Family,
-        variant: Variant,
-        streams: Sequence[str | tuple[str, ...]],
-        *,
-        stream: str = "iid",
-        delta: float | None = None,
-        images: int | None = None,
+        self, family: Family, variant: Variant, streams: Sequence[str | tuple[str, ...]], **settings: Any
     ) -> list[list[Run]]:
-        """Return for each seed the runs of a variant over these streams; none if the scale leaves the method out."""
-        if variant.method not in family.methods:
-            return []
-        buffer = variant.buffer(self.scale) if callable(variant.buffer) else variant.buffer
+        """Return for each seed the runs of a variant over these streams.
+
+        A stream is a domain, or a tuple of several. ``settings`` are further ones of :meth:`Family.run`.
+        """
+        settings |= {"method": variant.method, "options": variant.options}
+        settings["buffer"] = variant.buffer(self.scale) if callable(variant.buffer) else variant.buffer
+        domains = [(stream,) if isinstance(stream, str) else stream for stream in streams]
         groups = [
-            [
-                family.run(
-                    *((domains,) if isinstance(domains, str) else domains),
-                    method=variant.method,
-                    seed=seed,
-                    options=variant.options,
-                    buffer=buffer,
-                    stream=stream,
-                    delta=delta,
-                    images=images,
-                )
-                for domains in streams
-            ]
+            [family.run(*stream, seed=seed, **settings) for stream in domains]
             for seed in self.scale.seeds_of(variant.method)
         ]
         self._requests.setdefault(family.name, {}).update(dict.fromkeys(run for group in groups for run in group))
@@ -103,8 +89,6 @@ class Readings:
 
     def _reason(self, groups: Groups) -> str:
         runs = [run for group in groups for run in group]
-        if not runs:
-            return "left out at this scale"
         if any(run in self.missing for run in runs):
             return "not available, see notes"
         done = sum(run in self.results for run in runs)
@@ -138,12 +122,7 @@ class Readings:
 
 def with_base(groups: Groups, base: Groups) -> list[list[Run]]:
     """Return each group followed by the base's group of its seed; a base with one seed follows every group."""
-    return [[*group, *base[min(index, len(base) - 1)]] for index, group in enumerate(groups) if base]
-
-
-def by_seed(settings: Sequence[Groups]) -> list[list[Run]]:
-    """Return for each seed its runs in all settings."""
-    return [[run for group in groups for run in group] for groups in zip(*settings, strict=True)]
+    return [[*group, *base[min(index, len(base) - 1)]] for index, group in enumerate(groups)]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -165,8 +144,8 @@ def corruption_error(results: Sequence[Result]) -> float:
     """Return mCE in percent; the second half of the results are the source model's, of the same domains."""
     errors: list[dict[str, dict[int, float]]] = [{}, {}]
     for index, result in enumerate(results):
-        corruption, _, severity = str(result.run.domains[0]).partition("/")
-        errors[2 * index // len(results)].setdefault(corruption, {})[int(severity)] = result.of().error
+        corruption, severity = parse_domain(result.run.domains[0])
+        errors[2 * index // len(results)].setdefault(corruption, {})[severity] = result.of().error
     return mean_corruption_error(*errors)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from cretta.data.domains import CLEAN
+from cretta.data.domains import CLEAN, domain_name
 from cretta.paper.family import WORST, Family
 from cretta.paper.item import Draw, Item, printed
 from cretta.paper.readings import (
@@ -56,6 +56,11 @@ CALIBRATION_ERROR = Quantity("ECE", "lower", calibration_error)
 CORRUPTION_ERROR = Quantity("mCE", "lower", corruption_error, base=SOURCE)
 
 
+def columns(where: Where, *quantities: Quantity) -> tuple[tuple[Quantity, Where], ...]:
+    """Return the columns of a comparison that are about the same domains."""
+    return tuple((quantity, where) for quantity in quantities)
+
+
 def comparison(
     variants: Sequence[Variant],
     families: Sequence[str],
@@ -99,7 +104,7 @@ def domains(family: Family, where: Where, *, ablation: bool = True) -> list[str]
         return [CLEAN]
     if where == "worst":
         return at_severity(WORST, family.some if ablation else family.corruptions)
-    return [f"{name}/{severity}" for name in family.some for severity in family.severities]
+    return [domain_name(name, severity) for name in family.some for severity in family.severities]
 
 
 def at_severity(severity: int, corruptions: Sequence[str]) -> list[str]:
@@ -108,7 +113,25 @@ def at_severity(severity: int, corruptions: Sequence[str]) -> list[str]:
     >>> at_severity(5, ("fog", "snow"))
     ['fog/5', 'snow/5']
     """
-    return [f"{name}/{severity}" for name in corruptions]
+    return [domain_name(name, severity) for name in corruptions]
+
+
+def by_severity(readings: Readings, family: Family, variant: Variant) -> dict[str, Groups]:
+    """Return the runs of a variant at each severity, by label."""
+    return {
+        f"severity {severity}": readings.groups(family, variant, at_severity(severity, family.some))
+        for severity in family.severities
+    }
+
+
+def cells_and_average(
+    readings: Readings, settings: Sequence[Groups], value: Value, numbers: Sequence[float]
+) -> tuple[Cell, ...]:
+    """Return the cell of each setting and of their average; all settings must have the same number of runs."""
+    averaged = [[run for group in groups for run in group] for groups in zip(*settings, strict=True)]
+    return tuple(
+        readings.cell(groups, value, number) for groups, number in zip((*settings, averaged), numbers, strict=True)
+    )
 
 
 def _heading(family: Family, where: Where) -> str:
