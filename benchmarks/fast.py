@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import cretta
-from cretta.bench import Buffer, Run, RunContext, Store, run_all
+from cretta.bench import Buffer, Domain, Run, RunContext, Store, run_all
 
 SHIFTS = ("gaussian_noise", "glass_blur", "fog", "contrast", "jpeg_compression")
 WITHIN = 0.3
@@ -36,7 +36,7 @@ def main() -> None:
     paper = {
         (shift, seed): Run(
             data="embedded",
-            domains=(f"{shift}/5",),
+            domains=(Domain(shift, 5),),
             model="wrn-40-2-cifar10",
             preset="cifar10",
             images=2000,

@@ -24,7 +24,7 @@ from contextlib import nullcontext
 
 import torch
 
-from cretta.bench import Buffer, Run, RunContext, Store, run_all
+from cretta.bench import Buffer, Domain, Run, RunContext, Store, run_all
 from cretta.metrics import peak_meter
 
 METHODS = ("source", "tent", "cretta")
@@ -69,7 +69,7 @@ def main() -> None:
     arguments = parser.parse_args()
     base = Run(
         data="embedded",
-        domains=("gaussian_noise/5",),
+        domains=(Domain("gaussian_noise", 5),),
         model="wrn-40-2-cifar10",
         images=arguments.images,
         preset=None,

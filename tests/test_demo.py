@@ -11,7 +11,7 @@ import torch
 
 import cretta
 from cretta import demo
-from cretta.bench import BatchRow, Store, run_all
+from cretta.bench import BatchRow, Domain, Store, run_all
 from cretta.bench.result import measures
 from cretta.report.groups import Group
 from made_results import made_result, made_row
@@ -45,7 +45,7 @@ def test_the_default_stream_passes_through_eight_shifts_with_different_images() 
     assert [run.method for run in runs] == ["source", "bn_adapt", "tent", "cretta"]
     assert {(run.domains, run.stream, run.batch_size, run.buffer.size) for run in runs} == {
         (
-            (
+            Domain.parse_all(
                 "gaussian_noise/5", "glass_blur/5", "fog/5", "jpeg_compression/5",
                 "contrast/5", "shot_noise/5", "brightness/5", "pixelate/5",
             ),
@@ -67,7 +67,7 @@ def test_the_default_stream_passes_through_eight_shifts_with_different_images() 
 def test_images_start_again_after_the_last_one() -> None:
     runs, context = demo.plan(images=1500)
     labels = cretta.data.embedded("test").labels
-    assert np.array_equal(context.domain(runs[0], DOMAINS[1]).labels, [*labels[1500:], *labels[:1000]])
+    assert np.array_equal(context.domain(runs[0], runs[0].domains[1]).labels, [*labels[1500:], *labels[:1000]])
 
 
 def test_the_stream_measures_what_a_plain_loop_without_reset_measures(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_given_shifts_are_streams_of_their_own(tmp_path: Path) -> None:
     def energies(shifts: tuple[str, ...]) -> list[float]:
         runs, context = demo.plan(shifts, methods=("tent",), images=8, batch_size=4)
         results = dict(run_all(runs, Store(tmp_path), context))
-        assert [run.domains for run in runs] == [(f"{shift}/5",) for shift in shifts]
+        assert [run.domains for run in runs] == [(Domain(shift, 5),) for shift in shifts]
         return [row.energy for row in results[runs[-1]].rows]
 
     assert energies(("contrast", "fog")) == energies(("fog",))
@@ -127,8 +127,8 @@ def test_the_table_has_the_stream_and_its_second_half() -> None:
 
 def test_the_table_of_single_shifts_has_a_group_for_each() -> None:
     runs, _ = demo.plan(("glass_blur", "fog"), methods=("tent",), images=10, batch_size=5)
-    rows = {run: [batch(8, 0.85)] if "fog/5" in run.domains else [batch(6, 0.85)] for run in runs}
-    streams = demo.by_stream({run: group("tent", rows[run], run.domains).results[0] for run in runs})
+    rows = {run: [batch(8, 0.85)] if Domain("fog", 5) in run.domains else [batch(6, 0.85)] for run in runs}
+    streams = demo.by_stream({run: group("tent", rows[run], tuple(map(str, run.domains))).results[0] for run in runs})
     table = demo.table(streams, "title")
     assert [(row.group, row.label, row.cells[0].value) for row in table.rows] == [
         ("glass blur", "tent", 60),

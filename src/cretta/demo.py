@@ -10,7 +10,7 @@ import numpy as np
 
 from cretta.bench import Benchmark, Buffer, Result, Run, RunContext, product
 from cretta.data import CORRUPTIONS, ArrayDataset, ImageDataset, corrupted, embedded
-from cretta.data.domains import parse_domain
+from cretta.data.domains import Domain
 from cretta.errors import OptionError
 from cretta.report.content import Chart, Panel, Row, Series, Table
 from cretta.report.groups import ACCURACY, CALIBRATION, SPEED, Group, Metric
@@ -63,14 +63,14 @@ def plan(
         raise OptionError(f"images={images}: expected 2 to {len(test)}, the number of embedded test images.")
     if not 2 <= batch_size <= images:
         raise OptionError(f"batch_size={batch_size}: expected 2 to {images}, the number of images per shift.")
-    domains = [f"{shift}/{severity}" for shift in dict.fromkeys(shifts or SHIFTS)]
+    domains = [Domain(shift, severity) for shift in dict.fromkeys(shifts or SHIFTS)]
     streams = [(domain,) for domain in domains] if shifts else [tuple(domains)]
     starts = {domain: number * images for stream in streams for number, domain in enumerate(stream)}
 
-    def shifted(domain: str) -> ImageDataset:
+    def shifted(domain: Domain) -> ImageDataset:
         indices = np.arange(starts[domain], starts[domain] + images) % len(test)
         part = ArrayDataset(test.name, test.images[indices], test.labels[indices], test.classes)
-        return corrupted(part, *parse_domain(domain))
+        return corrupted(part, *domain.corruption)
 
     benchmark = Benchmark(NAME, lambda: test, lambda: embedded("train"), shifted, CORRUPTIONS)
     base = Run(
@@ -89,7 +89,7 @@ def by_stream(results: Mapping[Run, Result]) -> Streams:
     """Return the results of each stream: of each shift on its own, or of the stream of all shifts."""
     streams: dict[str, list[Group]] = {}
     for run, result in results.items():
-        name = _name(run.domains[0]) if len(run.domains) == 1 else "whole stream"
+        name = _name(str(run.domains[0])) if len(run.domains) == 1 else "whole stream"
         streams.setdefault(name, []).append(Group((result,), run.method, NAME, name))
     return streams
 

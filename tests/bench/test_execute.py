@@ -12,7 +12,7 @@ from tiny import BASE, network
 
 import cretta
 from cretta import SourceBuffer
-from cretta.bench import BatchRow, Buffer, Run, RunContext
+from cretta.bench import BatchRow, Buffer, Domain, Run, RunContext
 from cretta.bench.execute import execute, operations_of
 from cretta.bench.fingerprint import fingerprint
 from cretta.data import corrupt, corrupted, embedded, image_folder
@@ -76,19 +76,21 @@ def test_a_gradual_stream_returns_to_the_source_frozen() -> None:
         method="tent",
         options=(("lr", 0.05),),
         stream="gradual",
-        domains=("clean", "fog/1", "fog/5", "clean"),
+        domains=Domain.parse_all("clean", "fog/1", "fog/5", "clean"),
         images=20,
     )
     rows = rows_after(run, RunContext())
     assert [row.domain for row in rows] == ["clean", "fog/1", "fog/5", "clean again"]
     assert [row.adapted for row in rows] == [True, True, True, False]
-    frozen = dataclasses.replace(run, domains=("clean", "fog/1", "fog/5", "clean", "clean"))
+    frozen = dataclasses.replace(run, domains=Domain.parse_all("clean", "fog/1", "fog/5", "clean", "clean"))
     longer = rows_after(frozen, RunContext())
     assert longer[3].adapted  # only the last is frozen
 
 
 def test_mixed_batches_take_every_image_from_its_own_domain() -> None:
-    run = dataclasses.replace(BASE, method="source", stream="mixed", domains=("fog/5", "contrast/5"), images=30)
+    run = dataclasses.replace(
+        BASE, method="source", stream="mixed", domains=Domain.parse_all("fog/5", "contrast/5"), images=30
+    )
     rows = rows_after(run, RunContext())
     assert sum(row.images for row in rows) == 60
     apart = [
@@ -182,7 +184,7 @@ def test_costs_are_measured_once_for_runs_that_cost_the_same(monkeypatch: pytest
     context = RunContext()
     first = operations_of(BASE, context)
     assert first["gflops"] > 0
-    assert operations_of(dataclasses.replace(BASE, seed=4, domains=("fog/5",)), context) is first
+    assert operations_of(dataclasses.replace(BASE, seed=4, domains=Domain.parse_all("fog/5")), context) is first
     assert operations_of(dataclasses.replace(BASE, method="tea"), context)["gflops"] > 4 * first["gflops"]
 
 
@@ -190,8 +192,8 @@ def test_costs_are_measured_once_for_runs_that_cost_the_same(monkeypatch: pytest
     ("change", "said"),
     [
         ({"data": "cifar"}, "cifar10"),
-        ({"domains": ("fogg/5",)}, "fog"),
-        ({"domains": ("fog",)}, "severity"),
+        ({"domains": Domain.parse_all("fogg/5")}, "fog"),
+        ({"domains": Domain.parse_all("fog")}, "severity"),
         ({"method": "tente"}, "tent"),
         ({"options": (("leaning", 1.0),)}, "lr"),
         ({"options": (("lr", -1.0),)}, "lr=-1.0"),
@@ -205,8 +207,8 @@ def test_what_is_wrong_is_told_before_any_work(change: dict[str, Any], said: str
 
 
 def test_shifted_images_are_the_corrupted_test_images() -> None:
-    run = Run(data="embedded", domains=("fog/5",), model="tiny:network", images=10)
-    domain = RunContext().domain(run, "fog/5")
+    run = Run(data="embedded", domains=Domain.parse_all("fog/5"), model="tiny:network", images=10)
+    domain = RunContext().domain(run, Domain("fog", 5))
     expected = corrupted(embedded("test"), "fog", 5).read(range(10))
     assert torch.equal(
         (domain.batch(torch.arange(10), torch.device("cpu")) * 255).round().byte().permute(0, 2, 3, 1),

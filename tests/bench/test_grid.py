@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny import BASE, without_time
 
-from cretta.bench import Listener, Result, Run, RunContext, Store, product, run_all
+from cretta.bench import Domain, Listener, Result, Run, RunContext, Store, product, run_all
 from cretta.bench.estimate import estimate
 from cretta.bench.execute import COUNTED
 from cretta.errors import CrettaError
@@ -76,9 +76,9 @@ def test_notes_of_a_process_killed_after_it_had_saved_the_result_are_removed(
 
 
 def test_a_wrong_run_stops_the_grid_before_it_begins(tmp_path: Path) -> None:
-    heard = Counting()
+    heard, unknown = Counting(), dataclasses.replace(BASE, domains=(Domain("rain", 5),))
     with pytest.raises(CrettaError):
-        list(run_all([BASE, dataclasses.replace(BASE, domains=("rain/5",))], Store(tmp_path), RunContext(), heard))
+        list(run_all([BASE, unknown], Store(tmp_path), RunContext(), heard))
     assert not heard.computed
     assert not list(tmp_path.iterdir())
 
@@ -108,13 +108,14 @@ HARNESS = """
 import itertools, json, os, random, signal, sys
 import torch
 torch.set_num_threads(1)
-from cretta.bench import Listener, RunContext, Store, product, run_all
+from cretta.bench import Domain, Listener, RunContext, Store, product, run_all
 import kornia.augmentation, torch._dynamo
 from processes import on_every_call, signal_at
 from tiny import BASE
 
 folder, mode = sys.argv[1], sys.argv[2]
-runs = product(BASE, method=("source", "tent", "cretta", "sar"), domains=(("fog/5",), ("contrast/5",)))
+streams = (Domain("fog", 5),), (Domain("contrast", 5),)
+runs = product(BASE, method=("source", "tent", "cretta", "sar"), domains=streams)
 
 class Counting(Listener):
     def ends(self, run, result, *, stored):

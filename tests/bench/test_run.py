@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cretta.bench import Buffer, Run, product
+from cretta.bench import Buffer, Domain, Run, product
 from cretta.errors import OptionError
 
-BASE = Run(data="embedded", domains=("fog/5",), model="wrn-40-2-cifar10")
+BASE = Run(data="embedded", domains=Domain.parse_all("fog/5"), model="wrn-40-2-cifar10")
 MATERIALS = {"model": "a", "target": "b"}
 
 
@@ -28,7 +28,7 @@ def test_equal_descriptions_are_equal_runs_with_equal_keys() -> None:
     "change",
     [
         {"data": "cifar10"},
-        {"domains": ("fog/4",)},
+        {"domains": Domain.parse_all("fog/4")},
         {"model": "other"},
         {"method": "tent"},
         {"preset": "cifar10"},
@@ -90,7 +90,7 @@ def test_a_description_goes_through_json_and_back() -> None:
         ({"stream": "iidd"}, "Did you mean 'iid'"),
         ({"stream": "dirichlet"}, "delta"),
         ({"delta": 0.1}, "delta"),
-        ({"domains": ("fog/5", "snow/5")}, "it takes one"),
+        ({"domains": Domain.parse_all("fog/5", "snow/5")}, "it takes one"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"images": 0}, "images=0"),
         ({"clean_after": -1}, "clean_after=-1"),
@@ -117,7 +117,9 @@ def test_a_schedule_visits_each_image_of_its_domain_once(stream: str) -> None:
 
 
 def test_a_gradual_schedule_ends_where_it_began_and_no_longer_learns() -> None:
-    run = dataclasses.replace(BASE, stream="gradual", domains=("clean", "fog/1", "fog/5", "clean"), batch_size=10)
+    run = dataclasses.replace(
+        BASE, stream="gradual", domains=Domain.parse_all("clean", "fog/1", "fog/5", "clean"), batch_size=10
+    )
     batches = list(run.schedule([20, 20, 20, 20], None))
     assert [int(batch.domains[0]) for batch in batches] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [batch.adapts for batch in batches] == [True] * 6 + [False] * 2
@@ -128,7 +130,7 @@ def test_a_gradual_schedule_ends_where_it_began_and_no_longer_learns() -> None:
 
 
 def test_mixed_schedules_mix() -> None:
-    run = dataclasses.replace(BASE, stream="mixed", domains=("fog/5", "snow/5"), batch_size=10)
+    run = dataclasses.replace(BASE, stream="mixed", domains=Domain.parse_all("fog/5", "snow/5"), batch_size=10)
     batches = list(run.schedule([20, 20], None))
     assert all(set(batch.domains.tolist()) == {0, 1} for batch in batches)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cretta.accelerate import missing_kernels
-from cretta.bench import BatchRow, Result, Run, Store
+from cretta.bench import BatchRow, Domain, Result, Run, Store
 from cretta.bench.result import batch_row, measures
 from cretta.bench.store import provenance
 from cretta.errors import StateError
@@ -28,7 +28,9 @@ def row(batch: int = 0, **changes: object) -> BatchRow:
 
 def result(key: str = "k" * 24) -> Result:
     rows = (row(0), row(1, source_energy=-3.5, weight=0.5, loss=0.7, adapted=True, reason=""))
-    run = Run(data="embedded", domains=("fog/5",), model="tiny:network", method="tent", options=(("lr", 0.1),))
+    run = Run(
+        data="embedded", domains=Domain.parse_all("fog/5"), model="tiny:network", method="tent", options=(("lr", 0.1),)
+    )
     return Result(key, run, rows, 0.5, {"gflops": 1.5}, {"versions": {"a": "1"}})
 
 

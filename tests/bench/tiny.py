@@ -7,11 +7,11 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from cretta.bench import BatchRow, Buffer, Result, Run
+from cretta.bench import BatchRow, Buffer, Domain, Result, Run
 
 BASE = Run(
     data="embedded",
-    domains=("gaussian_noise/5",),
+    domains=Domain.parse_all("gaussian_noise/5"),
     model="tiny:network",
     images=60,
     batch_size=20,

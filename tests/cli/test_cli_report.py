@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cretta.bench import Run, RunContext, Store, run_all
+from cretta.bench import Domain, Run, RunContext, Store, run_all
 from cretta.cli import app
 from made_results import comparison, made_result
 
@@ -26,7 +26,14 @@ def report(*arguments: str) -> tuple[int, str]:
 
 def test_a_page_of_a_real_run_and_of_what_else_the_store_has(tmp_path: Path) -> None:
     folder = filled(tmp_path / "results")
-    run = Run(data="embedded", domains=("fog/3",), model="wrn-40-2-cifar10", method="source", images=8, batch_size=4)
+    run = Run(
+        data="embedded",
+        domains=Domain.parse_all("fog/3"),
+        model="wrn-40-2-cifar10",
+        method="source",
+        images=8,
+        batch_size=4,
+    )
     list(run_all([run], Store(folder), RunContext()))
     output = tmp_path / "page.html"
     code, said = report("--store", str(folder), "--output", str(output), "--title", "Mine")

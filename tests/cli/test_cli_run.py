@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from cretta.bench import Run, Store
+from cretta.bench import Domain, Run, Store
 from cretta.cli import app
 from cretta.cli.grids import duration
 from cretta.data import embedded
@@ -41,7 +41,7 @@ def test_what_is_given_several_times_is_combined_and_kept() -> None:
     assert first.exit_code == 0, first.output + first.stderr
     runs = told(Path("results"))
     assert len(runs) == 8
-    assert {run.domains for run in runs} == {("fog/5",), ("snow/3",)}
+    assert {run.domains for run in runs} == {(Domain("fog", 5),), (Domain("snow", 3),)}
     assert {run.method for run in runs} == {"source", "tent"}
     assert {run.seed for run in runs} == {0, 1}
     assert "8 runs, 240 images" in first.output
@@ -108,7 +108,7 @@ def test_streams(arguments: list[str], domains: tuple[str, ...], stream: str) ->
     result = CliRunner().invoke(app, [*BASE, "--method", "bn_adapt", "--images", "10", *arguments])
     assert result.exit_code == 0, result.output + result.stderr
     (run,) = told(Path("results"))
-    assert run.domains == domains
+    assert run.domains == Domain.parse_all(*domains)
     assert run.stream == stream
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from cretta.bench import Result
+from cretta.bench import Domain, Result
 from cretta.report.content import Cell, Chart, Column, Panel, Row, Series, Table
 from cretta.report.page import write_page
 from made_results import comparison, made_result
@@ -607,7 +607,7 @@ def thousand() -> Iterator[Result]:
     base = made_result("cretta", batches=50, images=20)
     methods = ("source", "bn_adapt", "tent", "tea", "cretta")
     for number in range(1000):
-        run = dataclasses.replace(base.run, method=methods[number % 5], domains=(f"shift{number // 5}/5",))
+        run = dataclasses.replace(base.run, method=methods[number % 5], domains=(Domain(f"shift{number // 5}", 5),))
         yield dataclasses.replace(base, key=f"{number:024x}", run=run)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cretta.bench import Domain
 from cretta.bench.result import measures
 from cretta.errors import OptionError, StateError
 from cretta.report.content import Cell, Chart, Column, Panel, Row, Series, Table
@@ -255,7 +256,7 @@ def test_runs_take_a_few_kilobytes_each(tmp_path: Path) -> None:
     results = []
     for number in range(200):
         method = ("source", "bn_adapt", "tent", "tea", "cretta")[number % 5]
-        domains = (f"shift{number // 25}/5",)
+        domains = (Domain(f"shift{number // 25}", 5),)
         run = dataclasses.replace(base.run, method=method, domains=domains, seed=number // 5 % 5)
         results.append(dataclasses.replace(base, key=f"{number:024x}", run=run))
     least = write_page(results[:1], tmp_path / "one.html")

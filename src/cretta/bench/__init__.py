@@ -2,15 +2,17 @@
 
 from cretta.bench.benchmarks import Benchmark, benchmark
 from cretta.bench.context import RunContext
-from cretta.bench.grid import Listener, product, run_all
+from cretta.bench.grid import Listener, expand, product, run_all
 from cretta.bench.result import BatchRow, Measures, Result
 from cretta.bench.run import Buffer, Run
 from cretta.bench.store import Store
+from cretta.data.domains import Domain
 
 __all__ = [
     "BatchRow",
     "Benchmark",
     "Buffer",
+    "Domain",
     "Listener",
     "Measures",
     "Result",
@@ -18,6 +20,7 @@ __all__ = [
     "RunContext",
     "Store",
     "benchmark",
+    "expand",
     "product",
     "run_all",
 ]

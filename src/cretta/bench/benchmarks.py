@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from cretta.data import CORRUPTIONS, ImageDataset, corrupted, image_folder
-from cretta.data.domains import CLEAN, parse_domain
+from cretta.data.domains import CLEAN, Domain
 from cretta.data.registry import DATASETS, Dataset
 from cretta.data.releases import data_root
 from cretta.errors import OptionError, StateError
@@ -24,7 +24,7 @@ class Benchmark:
     """Test images like those of the source."""
     training: Callable[[], ImageDataset]
     """The images that buffers are drawn from."""
-    shifted: Callable[[str], ImageDataset]
+    shifted: Callable[[Domain], ImageDataset]
     """The images of a domain other than "clean"."""
     domains: tuple[str, ...]
     """The shifts that the paper averages over; corruptions without their severity."""
@@ -39,9 +39,9 @@ class Benchmark:
         for name in ("clean", "training"):
             object.__setattr__(self, name, cache(getattr(self, name)))
 
-    def images(self, domain: str) -> ImageDataset:
+    def images(self, domain: Domain) -> ImageDataset:
         """Return the images of any domain."""
-        return self.clean() if domain == CLEAN else self.shifted(domain)
+        return self.clean() if domain.name == CLEAN else self.shifted(domain)
 
 
 def benchmark(name: str, root: Path | None = None, size: int | None = None) -> Benchmark:
@@ -68,11 +68,11 @@ def _registered(dataset: Dataset, root: Path | None, size: int | None) -> Benchm
     release = dataset.shifted
     published = dataset.generates and release is not None and (data_root(root) / release.folder).is_dir()
 
-    def shifted(domain: str) -> ImageDataset:
+    def shifted(domain: Domain) -> ImageDataset:
         if release is None or (dataset.generates and not published):
-            return corrupted(clean(), *parse_domain(domain))
+            return corrupted(clean(), *domain.corruption)
         path = data_root(root) / release.folder if published else release.path(root)
-        return release.open(path, domain, size)
+        return release.open(path, str(domain), size)
 
     return Benchmark(
         dataset.name,
@@ -99,4 +99,4 @@ def _folder(folder: Path, size: int | None) -> Benchmark:
         raise StateError(
             f"{folder}: expected the folders train/<class>/ and test/<class>/ in it; make them, or give another folder."
         )
-    return Benchmark(str(folder), test, training, lambda domain: corrupted(test(), *parse_domain(domain)), CORRUPTIONS)
+    return Benchmark(str(folder), test, training, lambda domain: corrupted(test(), *domain.corruption), CORRUPTIONS)

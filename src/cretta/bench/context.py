@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -21,7 +20,7 @@ from cretta.bench.run import Buffer, Run
 from cretta.buffer import SourceBuffer
 from cretta.data import ImageDataset
 from cretta.data.dataset import Pixels, as_batch
-from cretta.data.domains import CLEAN
+from cretta.data.domains import CLEAN, Domain
 from cretta.data.folder import CLASSES, class_file, some
 from cretta.data.registry import DATASETS
 from cretta.errors import OptionError
@@ -98,21 +97,21 @@ class RunContext:
             self._models[spec] = open_model(spec, device=self.device)
         return self._models[spec]
 
-    def domain(self, run: Run, name: str) -> DomainImages:
+    def domain(self, run: Run, domain: Domain) -> DomainImages:
         """Return the images of a domain of the run."""
-        key = (run.data, run.size, name, run.images)
+        key = (run.data, run.size, domain, run.images)
         if key not in self._domains:
-            domain = DomainImages(self.benchmark(run.data, run.size).images(name), run.images)
-            while self._domains and domain.bytes + sum(d.bytes for d in self._domains.values()) > CACHED_BYTES:
+            images = DomainImages(self.benchmark(run.data, run.size).images(domain), run.images)
+            while self._domains and images.bytes + sum(d.bytes for d in self._domains.values()) > CACHED_BYTES:
                 self._domains.popitem(last=False)
-            self._domains[key] = domain
+            self._domains[key] = images
         self._domains.move_to_end(key)
         return self._domains[key]
 
     def images(self, run: Run) -> int:
         """Return how many images the stream of the run has."""
         target = self.benchmark(run.data, run.size)
-        counts = [len(target.images(name)) for name in run.domains]
+        counts = [len(target.images(domain)) for domain in run.domains]
         return sum(count if run.images is None else min(count, run.images) for count in counts)
 
     def buffer(self, run: Run) -> SourceBuffer | None:
@@ -151,7 +150,7 @@ class RunContext:
         It is reset rather than made again where possible: what it computed once, energies of source samples or a Fisher
         information, is the same for all runs that differ in their stream only.
         """
-        key = dataclasses.replace(run, domains=("any",), stream="iid", delta=None, clean_after=0)
+        key = run.without_stream()
         if key in self._adapters:
             self._adapters.move_to_end(key)
             self._adapters[key].reset()
@@ -199,9 +198,9 @@ class RunContext:
             "model": self._fingerprint(("model", run.model), lambda: _network_fingerprint(self.model(run.model))),
             "corruptions": target.corruptions,
         }
-        for domain in dict.fromkeys((*run.domains, *((CLEAN,) if run.clean_after else ()))):
+        for domain in dict.fromkeys((*run.domains, *((Domain(CLEAN),) if run.clean_after else ()))):
             images = self._domain_fingerprint(run, domain)
-            fingerprints["target" if domain == CLEAN else f"target {domain}"] = images
+            fingerprints["target" if domain.name == CLEAN else f"target {domain}"] = images
         method = get(run.method)
         if run.preset is not None:
             fingerprints["preset"] = json.dumps(method.preset_options(run.preset), sort_keys=True)
@@ -210,7 +209,7 @@ class RunContext:
             fingerprints["source"] = self._fingerprint(inputs, lambda: fingerprint(self._source(run)))
         return fingerprints
 
-    def _domain_fingerprint(self, run: Run, domain: str) -> str:
+    def _domain_fingerprint(self, run: Run, domain: Domain) -> str:
         images = self.benchmark(run.data, run.size).images
         return self._fingerprint(("target", run.data, run.size, domain), lambda: fingerprint(images(domain)))
 

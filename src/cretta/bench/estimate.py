@@ -43,7 +43,7 @@ def estimate(runs: Sequence[Run], store: Store, context: RunContext) -> dict[Run
             facts = get(run.method).facts
             seconds = forward[network] * (facts.forwards + BACKWARD * facts.backwards)
         # Operations are counted once for each setting, in three steps of a few images.
-        setting = dataclasses.replace(run, domains=("any",), stream="iid", delta=None, clean_after=0, seed=0)
+        setting = dataclasses.replace(run.without_stream(), seed=0)
         counting = 0 if setting in counted else 3 * min(COUNTED, run.batch_size)
         counted.add(setting)
         estimates[run] = seconds * (context.images(run) + run.clean_after + counting)

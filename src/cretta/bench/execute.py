@@ -18,7 +18,7 @@ from cretta.adapter import Adapter
 from cretta.bench.context import DomainImages, RunContext
 from cretta.bench.result import BatchRow, batch_row, rows_of, table_of
 from cretta.bench.run import Run
-from cretta.data.domains import CLEAN
+from cretta.data.domains import CLEAN, Domain
 from cretta.errors import StateError
 from cretta.metrics import count_operations, peak_meter
 from cretta.storage.journal import Journal, Position
@@ -144,7 +144,7 @@ def _read(batch: Batch, domains: list[DomainImages], device: torch.device) -> tu
 def _clean_after(run: Run, model: Adapter[Any], context: RunContext) -> float | None:
     if not run.clean_after:
         return None
-    clean = context.domain(dataclasses.replace(run, images=run.clean_after), CLEAN)
+    clean = context.domain(dataclasses.replace(run, images=run.clean_after), Domain(CLEAN))
     stream = streams.ordered(range(clean.count), run.batch_size)
     correct = 0
     for step in streams.follow(stream, lambda batch: _read(batch, [clean], context.device), model.predict):

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cretta.bench.benchmarks import Benchmark
 from cretta.bench.context import RunContext
 from cretta.bench.execute import SAVE_EVERY, execute, operations_of
 from cretta.bench.result import BatchRow, Result
-from cretta.bench.run import Run
+from cretta.bench.run import Run, Scalar
 from cretta.bench.store import Store, provenance
+from cretta.data.corruptions import SEVERITIES
+from cretta.data.domains import CLEAN, Domain
+from cretta.errors import OptionError
+from cretta.methods import get
 
 WAIT = 0.2
 """Seconds between two checks of runs that other processes work on."""
@@ -34,7 +39,7 @@ class Listener:
 def product(base: Run, **axes: Iterable[Any]) -> list[Run]:
     """Return every combination of the values, over ``base``; names are fields of a run or options of the method.
 
-    >>> base = Run(data="embedded", domains=("fog/5",), model="wrn-40-2-cifar10")
+    >>> base = Run(data="embedded", domains=(Domain("fog", 5),), model="wrn-40-2-cifar10")
     >>> [(run.seed, dict(run.options)) for run in product(base, seed=(0, 1), beta=(0.5, 2.0))]
     [(0, {'beta': 0.5}), (0, {'beta': 2.0}), (1, {'beta': 0.5}), (1, {'beta': 2.0})]
     """
@@ -45,6 +50,72 @@ def product(base: Run, **axes: Iterable[Any]) -> list[Run]:
         run = dataclasses.replace(base, **{name: value for name, value in changes.items() if name in fields})
         runs.append(run.with_options(**{name: value for name, value in changes.items() if name not in fields}))
     return runs
+
+
+def expand(
+    base: Run,
+    benchmark: Benchmark,
+    *,
+    shifts: Sequence[str],
+    severities: Sequence[int] | None = None,
+    stream: str = "iid",
+    delta: float | None = None,
+    options: Mapping[str, Sequence[Mapping[str, Scalar]]],
+    preset: str | None = None,
+    seeds: Sequence[int] = (0,),
+) -> list[Run]:
+    """Return the runs of every combination of streams, methods and seeds, over ``base``.
+
+    ``shifts`` are "clean", "fog/5", "fog" at each of the ``severities`` (by default 5), a domain of the benchmark, or
+    "all". Streams that take several domains take all of them; a gradual stream goes through all severities of one
+    corruption. ``options`` has the options to try of each method; ``preset`` is by default the method's for the
+    benchmark.
+    """
+    streams = _streams(stream, _domains(shifts, severities or (5,), benchmark), severities)
+    methods = [
+        dataclasses.replace(base, method=name, preset=_preset(name, preset, benchmark), options=tuple(values.items()))
+        for name, combinations in options.items()
+        for values in combinations
+    ]
+    return [
+        dataclasses.replace(method, stream=stream, delta=delta, domains=domains, seed=seed)
+        for domains in streams
+        for method in methods
+        for seed in seeds
+    ]
+
+
+def _domains(shifts: Sequence[str], severities: Sequence[int], benchmark: Benchmark) -> list[Domain]:
+    """Return the domains, with a severity where they need one."""
+    domains: list[Domain] = []
+    for shift in shifts:
+        for domain in map(Domain.parse, benchmark.domains if shift == "all" else (shift,)):
+            complete = domain.name == CLEAN or domain.severity is not None or benchmark.corruptions == "none"
+            domains += [domain] if complete else [Domain(domain.name, severity) for severity in severities]
+    return list(dict.fromkeys(domains))
+
+
+def _streams(stream: str, domains: Sequence[Domain], severities: Sequence[int] | None) -> list[tuple[Domain, ...]]:
+    """Return the domains of each stream."""
+    if stream == "gradual":
+        if severities:
+            raise OptionError(
+                f"severity={severities[0]}, stream='gradual': it goes through all severities; leave it out."
+            )
+        corruptions = dict.fromkeys(domain.name for domain in domains if domain.name != CLEAN)
+        if not corruptions:
+            raise OptionError("stream='gradual': expected a corruption to go through; give one, such as fog.")
+        clean = Domain(CLEAN)
+        return [(clean, *(Domain(name, severity) for severity in SEVERITIES), clean) for name in corruptions]
+    if stream in ("continual", "mixed"):
+        return [tuple(domains)]
+    return [(domain,) for domain in domains]
+
+
+def _preset(method: str, preset: str | None, benchmark: Benchmark) -> str | None:
+    if preset is None and benchmark.preset in get(method).presets:
+        return benchmark.preset
+    return preset
 
 
 def run_all(
@@ -63,7 +134,7 @@ def run_all(
     listener = listener or Listener()
     keys = {run: context.key(run) for run in runs}
     # Runs on the same images one after another: these are then read once.
-    waiting = sorted(keys, key=lambda run: (run.data, run.domains, run.images or 0, run.seed))
+    waiting = sorted(keys, key=lambda run: (run.data, str(run.domains), run.images or 0, run.seed))
     while waiting:
         busy: list[Run] = []
         for run in waiting:

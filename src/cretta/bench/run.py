@@ -11,6 +11,7 @@ from typing import Any
 
 from cretta import streams
 from cretta.buffer import SELECT
+from cretta.data.domains import CLEAN, Domain
 from cretta.errors import OptionError
 from cretta.options import check_integer, unknown
 
@@ -48,8 +49,8 @@ class Run:
 
     data: str
     """A benchmark, as ``cretta.bench.benchmarks`` names them."""
-    domains: tuple[str, ...]
-    """The domains of the stream in order, such as ("fog/5",); "clean" is the test set without a shift."""
+    domains: tuple[Domain, ...]
+    """The domains of the stream in order; "clean" is the test set without a shift."""
     model: str
     method: str = "cretta"
     preset: str | None = None
@@ -70,7 +71,7 @@ class Run:
 
     def __post_init__(self) -> None:
         if not isinstance(self.domains, tuple) or not self.domains:
-            raise OptionError(f"domains={self.domains!r}: give a tuple of at least one, such as ('fog/5',).")
+            raise OptionError(f"domains={self.domains!r}: give a tuple of at least one, such as (Domain('fog', 5),).")
         if self.stream not in STREAMS:
             raise unknown("stream", self.stream, STREAMS)
         if self.delta is None and self.stream == "dirichlet":
@@ -95,11 +96,14 @@ class Run:
         """Return the same run with these options over its own."""
         return dataclasses.replace(self, options=tuple({**dict(self.options), **options}.items()))
 
+    def without_stream(self) -> Run:
+        """Return what the adapter and the cost of a step depend on: the run on an arbitrary stream."""
+        return dataclasses.replace(self, domains=(Domain(CLEAN),), stream="iid", delta=None, clean_after=0)
+
     def describe(self) -> dict[str, Any]:
         """Return the description as JSON has it."""
         described: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        described["options"] = dict(described["options"])
-        return described
+        return {**described, "options": dict(described["options"]), "domains": list(map(str, self.domains))}
 
     @classmethod
     def from_description(cls, described: dict[str, Any]) -> Run:
@@ -107,7 +111,7 @@ class Run:
         fields = dict(described)
         options = tuple(fields.pop("options").items())
         buffer = Buffer(**fields.pop("buffer"))
-        return cls(**{**fields, "domains": tuple(fields["domains"])}, options=options, buffer=buffer)
+        return cls(**{**fields, "domains": Domain.parse_all(*fields["domains"])}, options=options, buffer=buffer)
 
     def key(self, input_fingerprints: dict[str, str]) -> str:
         """Return the name of the result in a store, from the description and the fingerprints of the inputs."""
@@ -132,7 +136,7 @@ class Run:
     def label(self, stage: int) -> str:
         """Return the name that rows have for a domain, by its position; "clean again" ends a gradual stream."""
         last = self.stream == "gradual" and stage == len(self.domains) - 1
-        return f"{self.domains[stage]} again" if last else self.domains[stage]
+        return f"{self.domains[stage]} again" if last else str(self.domains[stage])
 
 
 def _frozen(value: Any) -> Scalar:

@@ -16,7 +16,7 @@ from cretta.options import unknown
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from cretta.bench import Result, RunContext
+    from cretta.bench import Domain, Result, RunContext
     from cretta.data import ImageDataset
     from cretta.data.dataset import Pixels
 
@@ -117,7 +117,7 @@ def _examples(
 ) -> tuple[dict[str, Pixels], list[str]]:
     """The same few images under each shift, by its name, and what is to be said of them."""
     sources = list(dict.fromkeys((str(each.run.data), each.run.size) for each in results))
-    wanted: list[tuple[str, int | None, str]] = []
+    wanted: list[tuple[str, int | None, Domain]] = []
     notes = []
     for data, size in sources:
         domains = _strongest(domain for each in results if each.run.data == data for domain in each.run.domains)
@@ -131,18 +131,18 @@ def _examples(
         except (CrettaError, OSError) as wrong:
             notes.append(f"No example images of {data}: {wrong}")
             continue
-        shown[f"{data}, {domain}" if len(sources) > 1 else domain] = strip
+        shown[f"{data}, {domain}" if len(sources) > 1 else str(domain)] = strip
     return shown, list(dict.fromkeys(notes))
 
 
-def _strongest(domains: Iterable[str]) -> list[str]:
+def _strongest(domains: Iterable[Domain]) -> list[Domain]:
     """The clean images first, then each corruption at the highest of its severities."""
-    from cretta.data.domains import CLEAN
+    from cretta.data.domains import CLEAN, Domain
 
-    found: dict[str, str] = {CLEAN: CLEAN}
-    for domain in sorted(set(domains)):
-        found[domain.rpartition("/")[0] or domain] = domain
-    return list(found.values())
+    strongest = {CLEAN: Domain(CLEAN)}
+    for domain in sorted(set(domains), key=str):
+        strongest[domain.name] = domain
+    return list(strongest.values())
 
 
 def _strip(dataset: ImageDataset) -> Pixels:

@@ -10,10 +10,9 @@ import typer
 from cretta.cli import parse
 from cretta.cli.console import app, console
 from cretta.cli.options import ADAPTATION, DEFAULT_STORE, MODEL, STREAM, DeviceOption, RootOption, StoreOption
-from cretta.errors import OptionError
 
 if TYPE_CHECKING:
-    from cretta.bench import Benchmark
+    pass
 
 
 @app.command(resumable=True)
@@ -116,9 +115,7 @@ def run(
         cretta run --stream gradual --shift fog --method tent --images 500
         cretta run --option 'beta=0.5|1|2' --seed 0 --seed 1 --seed 2
     """
-    import dataclasses
-
-    from cretta.bench import Buffer, Run, RunContext, Store
+    from cretta.bench import Buffer, Domain, Run, RunContext, Store, expand
     from cretta.bench.benchmarks import is_folder
     from cretta.cli.datasets import note_order
     from cretta.cli.grids import execute
@@ -132,7 +129,7 @@ def run(
     benchmark = context.benchmark(data, size)
     base = Run(
         data=data,
-        domains=(CLEAN,),
+        domains=(Domain(CLEAN),),
         model=model,
         images=images,
         size=size,
@@ -140,14 +137,17 @@ def run(
         buffer=Buffer(size=parse.share_or_count(buffer, "--buffer"), select=select),
         clean_after=clean_after,
     )
-    runs = [
-        dataclasses.replace(base, **stream_fields, **method_fields, seed=number)
-        for stream_fields in _streams(
-            stream, delta, _shifts(shift or ["gaussian_noise"], severity or [5], benchmark), severity
-        )
-        for method_fields in _methods(method or ["cretta"], preset, option or [], benchmark)
-        for number in seed or [0]
-    ]
+    runs = expand(
+        base,
+        benchmark,
+        shifts=shift or ["gaussian_noise"],
+        severities=severity,
+        stream=stream,
+        delta=delta,
+        options={name: _combinations(name, option or []) for name in _names(method or ["cretta"])},
+        preset=preset,
+        seeds=seed or [0],
+    )
     if is_folder(data) and not class_file(Path(data) / "train"):
         folders = benchmark.training().classes
         if folders != context.classes(model)[: len(folders)]:
@@ -157,50 +157,16 @@ def run(
         console.print(terminal(table, console.width))
 
 
-def _shifts(shifts: list[str], severities: list[int], benchmark: Benchmark) -> list[str]:
-    """Return the domains, with a severity where they need one."""
-    from cretta.data.domains import CLEAN
-
-    found: list[str] = []
-    for shift in shifts:
-        for name in benchmark.domains if shift == "all" else (shift,):
-            plain = name == CLEAN or "/" in name or benchmark.corruptions == "none"
-            found += [name] if plain else [f"{name}/{severity}" for severity in severities]
-    return list(dict.fromkeys(found))
-
-
-def _streams(stream: str, delta: float | None, domains: list[str], severity: list[int] | None) -> list[dict[str, Any]]:
-    """Return the domains and the stream of each run."""
-    from cretta.data.corruptions import SEVERITIES
-    from cretta.data.domains import CLEAN
-
-    if stream == "gradual":
-        if severity:
-            raise OptionError("--severity with --stream gradual: it passes through all five; leave it out.")
-        corruptions = dict.fromkeys(domain.partition("/")[0] for domain in domains if domain != CLEAN)
-        if not corruptions:
-            raise OptionError("--stream gradual: give a corruption to pass through, such as --shift fog.")
-        ways = [(CLEAN, *(f"{each}/{level}" for level in SEVERITIES), CLEAN) for each in corruptions]
-        return [{"stream": stream, "delta": delta, "domains": way} for way in ways]
-    if stream in ("continual", "mixed"):
-        return [{"stream": stream, "delta": delta, "domains": tuple(domains)}]
-    return [{"stream": stream, "delta": delta, "domains": (domain,)} for domain in domains]
-
-
-def _methods(names: list[str], preset: str | None, pairs: list[str], benchmark: Benchmark) -> list[dict[str, Any]]:
-    """Return every method with every combination of the values of its options."""
+def _names(names: list[str]) -> list[str]:
     from cretta import methods
 
-    found = []
-    for name in methods.names() if names == ["all"] else names:
-        known = methods.get(name).presets
-        chosen = preset if preset is not None else benchmark.preset if benchmark.preset in known else None
-        combinations: list[list[str]] = [[]]
-        for pair in pairs:
-            key, equals, values = pair.partition("=")
-            combinations = [[*each, f"{key}{equals}{value}"] for each in combinations for value in values.split("|")]
-        found += [
-            {"method": name, "preset": chosen, "options": tuple(parse.options(name, each).items())}
-            for each in combinations
-        ]
-    return found
+    return list(methods.names()) if names == ["all"] else names
+
+
+def _combinations(method: str, pairs: list[str]) -> list[dict[str, Any]]:
+    """Return the options of a method for each combination of the values in pairs such as ``beta=0.5|1``."""
+    combinations: list[list[str]] = [[]]
+    for pair in pairs:
+        name, equals, values = pair.partition("=")
+        combinations = [[*others, f"{name}{equals}{value}"] for others in combinations for value in values.split("|")]
+    return [parse.options(method, combination) for combination in combinations]

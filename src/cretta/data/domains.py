@@ -1,5 +1,8 @@
 """The names of domains: "clean", or a corruption and its severity, such as "fog/5"."""
 
+from dataclasses import dataclass
+from typing import Self
+
 from cretta.data.corruptions import SEVERITIES, check_name_and_severity
 from cretta.errors import OptionError
 
@@ -17,16 +20,46 @@ def domain_name(corruption: str, severity: int) -> str:
     return f"{corruption}/{severity}"
 
 
+@dataclass(frozen=True)
+class Domain:
+    """A kind of target images: "clean", a corruption with its severity, or another name, such as "photo".
+
+    >>> Domain.parse("fog/5"), str(Domain("fog", 5))
+    (Domain(name='fog', severity=5), 'fog/5')
+    """
+
+    name: str
+    severity: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.severity is None else f"{self.name}/{self.severity}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the domain with this text."""
+        name, _, severity = text.rpartition("/")
+        return cls(name, int(severity)) if severity.isdecimal() and name else cls(text)
+
+    @classmethod
+    def parse_all(cls, *texts: str) -> tuple[Self, ...]:
+        """Return the domains with these texts."""
+        return tuple(map(cls.parse, texts))
+
+    @property
+    def corruption(self) -> tuple[str, int]:
+        """The corruption and its severity; raise if it is another kind of domain."""
+        if self.severity is None:
+            raise OptionError(
+                f"domain {self.name!r}: expected a corruption and its severity from {SEVERITIES[0]} to "
+                f"{SEVERITIES[-1]}, such as fog/5, or {CLEAN}."
+            )
+        return self.name, self.severity
+
+
 def parse_domain(domain: str) -> tuple[str, int]:
     """Return the corruption and the severity of a domain.
 
     >>> parse_domain("fog/5")
     ('fog', 5)
     """
-    corruption, _, severity = domain.partition("/")
-    if not severity.isdecimal():
-        raise OptionError(
-            f"domain {domain!r}: expected a corruption and its severity from {SEVERITIES[0]} to {SEVERITIES[-1]}, such "
-            f"as fog/5, or {CLEAN}."
-        )
-    return corruption, int(severity)
+    return Domain.parse(domain).corruption

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from cretta.bench import Buffer, Run
+from cretta.bench import Buffer, Domain, Run
 from cretta.bench.run import Scalar
 from cretta.data.corruptions import CORRUPTIONS, SEVERITIES
 from cretta.data.pacs import DOMAINS
@@ -98,7 +98,7 @@ class Family:
         changed = {name: value for name, value in settings.items() if name not in known or known[name] != value}
         return Run(
             data=self.data,
-            domains=domains,
+            domains=Domain.parse_all(*domains),
             model=self.model,
             method=method,
             preset=preset,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from cretta.bench import Run
 from cretta.data.check import spaced
-from cretta.data.domains import parse_domain
 from cretta.paper.family import WORST, Family
 from cretta.paper.readings import Readings
 from cretta.paper.scale import FULL
@@ -60,7 +59,7 @@ def _images(family: Family, runs: Sequence[Run]) -> str:
 
 def _shifts(paper: Family, runs: Sequence[Run]) -> list[str]:
     """Name corruptions and severities that occur, where they are not all."""
-    shifts = dict.fromkeys(parse_domain(domain) for run in runs for domain in run.domains if "/" in domain)
+    shifts = dict.fromkeys(d.corruption for run in runs for d in run.domains if d.severity is not None)
     parts = []
     corruptions = tuple(dict.fromkeys(corruption for corruption, _ in shifts))
     if 0 < len(corruptions) < len(paper.corruptions):

@@ -10,7 +10,6 @@ from typing import Any
 
 from cretta.bench import BatchRow, Buffer, Result, Run
 from cretta.bench.run import Scalar
-from cretta.data.domains import parse_domain
 from cretta.errors import OptionError
 from cretta.metrics import mean_corruption_error
 from cretta.paper.family import Family
@@ -144,7 +143,7 @@ def corruption_error(results: Sequence[Result]) -> float:
     """Return mCE in percent; the second half of the results are the source model's, of the same domains."""
     errors: list[dict[str, dict[int, float]]] = [{}, {}]
     for index, result in enumerate(results):
-        corruption, severity = parse_domain(result.run.domains[0])
+        corruption, severity = result.run.domains[0].corruption
         errors[2 * index // len(results)].setdefault(corruption, {})[severity] = result.of().error
     return mean_corruption_error(*errors)
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from cretta.bench import BatchRow, Buffer, Measures, Result, Run
+from cretta.data.domains import CLEAN
 from cretta.report.content import Better, Cell, Column, cell
 from cretta.report.spread import less_one_block, pseudo_values
 from cretta.report.styles import KNOWN
@@ -171,14 +172,14 @@ def _order(members: tuple[Result, ...]) -> tuple[Any, ...]:
     known = list(KNOWN)
     rank = known.index(run.method) if run.method in known else len(known)
     method = (rank, run.method, len(run.options), _text(run.describe()))
-    return (run.data, run.stream, _text(run.domains), *method)
+    return (run.data, run.stream, _text(list(map(str, run.domains))), *method)
 
 
 def _shifts(runs: Sequence[Run]) -> list[str]:
     """Return the domains of each stream in a few words; two different streams have different words."""
     names: dict[tuple[str, ...], str] = {}
     for run in runs:
-        domains = run.domains
+        domains = tuple(map(str, run.domains))
         between = " + " if run.stream == "mixed" else " → "
         short = between.join(domains if len(domains) <= 2 else (domains[0], "…", domains[-1]))
         short += f" ({len(domains)} domains)" if len(domains) > 2 else ""
@@ -187,7 +188,7 @@ def _shifts(runs: Sequence[Run]) -> list[str]:
         while (name := short if number == 1 else f"{short} #{number}") in taken:
             number += 1
         names[domains] = name
-    return [names[run.domains] for run in runs]
+    return [names[tuple(map(str, run.domains))] for run in runs]
 
 
 def _settings(results: Sequence[Result]) -> list[str]:
@@ -206,9 +207,9 @@ def _compared_on(result: Result) -> dict[str, Any]:
     run, domain = result.run, {}
     if len(run.domains) > 1:
         domain["domains"] = f"{len(run.domains)} domains"
-    elif "/" in run.domains[0]:
-        domain["severity"] = run.domains[0].rpartition("/")[2]
-    elif run.domains[0] == "clean":
+    elif run.domains[0].severity is not None:
+        domain["severity"] = str(run.domains[0].severity)
+    elif run.domains[0].name == CLEAN:
         domain["domains"] = "clean"
     others = {name: value for name, value in run.describe().items() if name not in (*_OF_METHOD, "seed", "domains")}
     materials = _materials(result)
@@ -241,7 +242,7 @@ def _labels(results: Sequence[Result], settings: Sequence[str]) -> list[str]:
     ]
     # The same words may stand for other source images, or an older preset: then add what they stood for.
     meanings = [{name: _materials(result).get(name) for name in ("source", "preset")} for result in results]
-    peers = [_text([s, r.run.domains, label]) for s, r, label in zip(settings, results, labels, strict=True)]
+    peers = [_text([s, str(r.run.domains), label]) for s, r, label in zip(settings, results, labels, strict=True)]
     return [
         " ".join([label, *(f"{name}={meaning[name]}" for name in meaning if name in names)])
         for label, meaning, names in zip(labels, meanings, _differing(meanings, peers), strict=True)
