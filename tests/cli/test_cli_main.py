@@ -22,6 +22,7 @@ from cretta.bench.run import STREAMS, Run
 from cretta.buffer import SELECT
 from cretta.cli import app
 from cretta.cli.datasets import NAMED
+from cretta.data.domains import Domain
 from cretta.data.make import PUBLISHED
 from cretta.data.registry import DATASETS
 from cretta.monitor.collapse import ACTIONS
@@ -146,7 +147,7 @@ def test_defaults_in_help_are_those_of_the_library() -> None:
     both = recipe.keys() & shown.keys()
     assert len(both) > 10
     assert {name: shown[name] for name in both} == {name: recipe[name] for name in both}
-    run, defaults = ROOT.commands["run"], Run(data="embedded", domains=("clean",), model="any")
+    run, defaults = ROOT.commands["run"], Run(data="embedded", domains=(Domain("clean"),), model="any")
     for parameter in run.params:
         if parameter.name in ("stream", "clean_after", "delta", "images", "size"):
             assert parameter.default == getattr(defaults, parameter.name)
