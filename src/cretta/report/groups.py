@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from cretta.bench import BatchRow, Buffer, Measures, Result, Run
 from cretta.data.domains import CLEAN
@@ -34,25 +34,13 @@ class Metric:
 
 ACCURACY = Metric("accuracy", "accuracy %", "higher", 2, lambda scores, result: 100 * scores.accuracy)
 CALIBRATION = Metric("ece", "ECE %", "lower", 2, lambda scores, result: 100 * scores.calibration_error)
-SPEED = Metric(
-    "speed",
-    "images/s",
-    "neither",
-    0,
-    lambda scores, result: None if math.isnan(scores.images_per_second) else scores.images_per_second,
-)
+SPEED = Metric("speed", "images/s", "neither", 0, lambda scores, result: scores.images_per_second)
 METRICS = (
     ACCURACY,
     CALIBRATION,
     Metric("nll", "NLL", "lower", 3, lambda scores, result: scores.negative_log_likelihood),
     Metric("brier", "Brier", "lower", 3, lambda scores, result: scores.brier),
-    Metric(
-        "clean",
-        "clean after %",
-        "higher",
-        2,
-        lambda scores, result: None if result.clean_after is None else 100 * result.clean_after,
-    ),
+    Metric("clean", "clean after %", "higher", 2, lambda scores, result: result.clean_after and 100 * result.clean_after),
     Metric("energy", "energy", "neither", 2, lambda scores, result: scores.energy),
     Metric("skipped", "skipped", "neither", 0, lambda scores, result: scores.skipped),
     Metric("gflops", "GFLOPs", "neither", 1, lambda scores, result: result.cost.get("gflops")),
@@ -159,12 +147,12 @@ def grouped(results: Iterable[Result]) -> list[Group]:
     return [Group(*fields) for fields in zip(*columns, strict=True)]
 
 
-def by_setting(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Return the groups that are compared with each other."""
-    settings: dict[str, list[Group]] = {}
+def by(field: Literal["setting", "shift", "label"], groups: Iterable[Group]) -> dict[str, list[Group]]:
+    """Return the groups by one of their fields, in the order in which its values appear."""
+    members: dict[str, list[Group]] = {}
     for group in groups:
-        settings.setdefault(group.setting, []).append(group)
-    return settings
+        members.setdefault(getattr(group, field), []).append(group)
+    return members
 
 
 def _order(members: tuple[Result, ...]) -> tuple[Any, ...]:

@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 
 from cretta.report.content import Cell, Chart, Panel, Row, Series, Table, cell
-from cretta.report.groups import ACCURACY, CALIBRATION, METRICS, Group, Metric, by_setting
+from cretta.report.groups import ACCURACY, CALIBRATION, METRICS, Group, Metric, by
 
 
 def summary_tables(groups: Sequence[Group]) -> list[Table]:
     """Return for each setting the methods by metrics, over all its shifts and, where there are several, by shift."""
-    settings = by_setting(groups)
+    settings = by("setting", groups)
     tables = []
     for number, (setting, members) in enumerate(settings.items(), start=1):
         suffix = f"-{number}" if len(settings) > 1 else ""
@@ -27,10 +27,10 @@ def summary_tables(groups: Sequence[Group]) -> list[Table]:
 
 def overall_table(groups: Sequence[Group]) -> Table:
     """Return the methods of one setting by metrics, over all its shifts."""
-    metrics = metrics_of(groups)
+    metrics, shifts = metrics_of(groups), list(by("shift", groups))
     rows = tuple(
-        Row(label, tuple(averaged(members, metric, shifts_of(groups)) for metric in metrics))
-        for label, members in by_label(groups).items()
+        Row(label, tuple(averaged(members, metric, shifts) for metric in metrics))
+        for label, members in by("label", groups).items()
     )
     columns = tuple(metric.column for metric in metrics)
     return Table("summary", over(groups), "method", columns, rows, (_seeds_note(groups),))
@@ -38,12 +38,12 @@ def overall_table(groups: Sequence[Group]) -> Table:
 
 def summary_charts(groups: Sequence[Group]) -> list[Chart]:
     """Return for each setting with several methods the accuracy against the calibration error."""
-    settings = by_setting(groups)
+    settings = by("setting", groups)
     charts = []
     for number, (setting, members) in enumerate(settings.items(), start=1):
-        series = []
-        for label, same_label in by_label(members).items():
-            x, y = (averaged(same_label, metric, shifts_of(members)) for metric in (ACCURACY, CALIBRATION))
+        series, shifts = [], list(by("shift", members))
+        for label, same_label in by("label", members).items():
+            x, y = (averaged(same_label, metric, shifts) for metric in (ACCURACY, CALIBRATION))
             if x.value is not None and y.value is not None:
                 deviations = [() if axis.deviation is None else (axis.deviation,) for axis in (y, x)]
                 series.append(Series(label, (x.value,), (y.value,), *deviations))
@@ -82,29 +82,16 @@ def metrics_of(groups: Sequence[Group]) -> list[Metric]:
     return metrics
 
 
-def shifts_of(groups: Sequence[Group]) -> list[str]:
-    """Return the shifts of the groups, in their order."""
-    return list(dict.fromkeys(group.shift for group in groups))
-
-
-def by_label(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Return the groups of each method and its settings."""
-    labels: dict[str, list[Group]] = {}
-    for group in groups:
-        labels.setdefault(group.label, []).append(group)
-    return labels
-
-
 def _rows_by_shift(groups: Sequence[Group], metrics: Sequence[Metric]) -> tuple[Row, ...]:
     """Return a row for each method and shift, or part of a stream; none where there is only one."""
     rows = []
-    for shift in shifts_of(groups):
-        members = [group for group in groups if group.shift == shift]
+    by_shift = by("shift", groups)
+    for shift, members in by_shift.items():
         parts = list(dict.fromkeys(part for group in members for part in group.parts))
         if not parts:
             rows += [Row(group.label, group.cells(metrics), shift) for group in members]
         for part in parts:
-            heading = part if len(shifts_of(groups)) == 1 else f"{shift}: {part}"
+            heading = part if len(by_shift) == 1 else f"{shift}: {part}"
             present = [group for group in members if part in group.parts]
             rows += [Row(group.label, group.only([part]).cells(metrics), heading) for group in present]
     return tuple(rows) if len({row.group for row in rows}) > 1 else ()
@@ -112,7 +99,7 @@ def _rows_by_shift(groups: Sequence[Group], metrics: Sequence[Metric]) -> tuple[
 
 def over(groups: Sequence[Group]) -> str:
     """Return in words what numbers are means of."""
-    shifts = shifts_of(groups)
+    shifts = list(by("shift", groups))
     return f"mean of {len(shifts)} shifts" if len(shifts) > 1 else shifts[0]
 
 

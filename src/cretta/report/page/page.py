@@ -20,7 +20,7 @@ from cretta.bench import Result
 from cretta.errors import OptionError
 from cretta.report.charts import render
 from cretta.report.content import Chart, Table
-from cretta.report.groups import Group, by_setting, grouped
+from cretta.report.groups import Group, by, grouped
 from cretta.report.page.payload import groups_payload, runs_payload, script_json, table_payload
 from cretta.report.ranking import Mark, cell_text, marks, number
 from cretta.report.styles import Style, styles
@@ -138,7 +138,7 @@ def _facts(groups: Sequence[Group]) -> str:
 def _best(groups: Sequence[Group]) -> str:
     """Return for each setting with several methods which of them are best by each metric."""
     cards = []
-    for setting, members in by_setting(groups).items():
+    for setting, members in by("setting", groups).items():
         table = overall_table(members)
         marked = marks(table)
         lines = [_best_line(table, marked, index) for index in range(len(table.columns))]

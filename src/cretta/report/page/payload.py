@@ -12,7 +12,7 @@ from typing import Any
 from cretta.bench import BatchRow, Result
 from cretta.metrics import Bins
 from cretta.report.content import Cell, Column, Table
-from cretta.report.groups import Group, by_setting
+from cretta.report.groups import Group, by
 from cretta.report.ranking import cell_text, heading, marks, notes
 from cretta.report.styles import Style
 from cretta.report.summary import metrics_of
@@ -55,7 +55,7 @@ def table_payload(table: Table, *, folded: bool = False) -> dict[str, Any]:
 
 def runs_payload(groups: Sequence[Group]) -> dict[str, Any]:
     """Return the table of all runs: words first, then every metric."""
-    several = len(by_setting(groups)) > 1
+    several = len(by("setting", groups)) > 1
     metrics = metrics_of(groups)
     columns: list[dict[str, Any]] = [{"title": "shift", "text": True}, {"title": "seeds"}]
     columns += [{"title": heading(metric.column)} for metric in metrics]
