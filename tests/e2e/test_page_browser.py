@@ -144,7 +144,7 @@ def settle(page: Page) -> None:
 
 def middle(page: Page, measure: str = "accuracy") -> tuple[float, float, float, float]:
     """Where a chart is on the screen, scrolled to: x and y of its middle, width, height."""
-    surface = page.locator(f"[data-measure='{measure}'] .surface")
+    surface = page.locator(f"[data-metric='{measure}'] .surface")
     surface.scroll_into_view_if_needed()
     box = surface.bounding_box()
     assert box
@@ -219,14 +219,14 @@ def test_folded_tables_are_built_when_opened(visit: Open, report: Path) -> None:
 
 def test_a_curve_for_each_chosen_run(visit: Open, report: Path) -> None:
     page = visit(report)
-    curves = page.locator("[data-measure='accuracy'] .curve")
+    curves = page.locator("[data-metric='accuracy'] .curve")
     assert page.locator("#picker input:checked").count() == 2  # the methods of the first stream
     assert curves.count() == 2
     page.select_option("#picker select", label="fog/5 · embedded, iid stream, severity 5, batches of 20")
     settle(page)
     assert curves.count() == 3
     assert page.locator("#legend .chip").all_inner_texts() == ["source\n×", "tent\n×", "cretta\n×"]
-    assert page.locator("[data-measure='weight'] .curve").count() == 1
+    assert page.locator("[data-metric='weight'] .curve").count() == 1
     for path in page.locator("#plots .curve").all():
         drawn = path.get_attribute("d") or ""
         points = [float(number) for number in re.findall(r"-?\d+\.\d", drawn)]
@@ -255,7 +255,7 @@ def test_the_numbers_under_the_pointer(visit: Open, report: Path) -> None:
     settle(page)
     x, y, width, _ = middle(page)
     page.mouse.move(x + width / 2 - 14, y)
-    tip = page.locator("[data-measure='accuracy'] .tip").inner_text()
+    tip = page.locator("[data-metric='accuracy'] .tip").inner_text()
     values = [100 * made_result("cretta", ("fog/5",), seed, skill=0.8).of().accuracy for seed in (0, 1)]
     assert tip.startswith("batch 6")
     shown = re.search(r"cretta\s+([\d.]+)", tip)
@@ -263,14 +263,14 @@ def test_the_numbers_under_the_pointer(visit: Open, report: Path) -> None:
     assert float(shown[1]) == pytest.approx(np.mean(values), rel=1e-3)
     page.locator("label", has_text="each batch").click()
     settle(page)
-    assert page.locator("[data-measure='accuracy'] figcaption").inner_text() == "Accuracy of each batch (%)"
+    assert page.locator("[data-metric='accuracy'] figcaption").inner_text() == "Accuracy of each batch (%)"
 
 
 def test_charts_zoom_together_and_come_back(visit: Open, report: Path) -> None:
     page = visit(report)
     assert shown_range(page) == ALL
     x, y, width, _ = middle(page)
-    before = page.locator("[data-measure='ece'] .curve").first.get_attribute("d")
+    before = page.locator("[data-metric='ece'] .curve").first.get_attribute("d")
     page.mouse.move(x - width / 4, y)
     page.mouse.down()
     page.mouse.move(x, y, steps=4)
@@ -279,13 +279,13 @@ def test_charts_zoom_together_and_come_back(visit: Open, report: Path) -> None:
     settle(page)
     start, end = shown_range(page)
     assert 1 < start < 6 < end < 12
-    ticks = page.locator("[data-measure='accuracy'] text.batch").all_text_contents()
+    ticks = page.locator("[data-metric='accuracy'] text.batch").all_text_contents()
     assert all(start <= float(tick) <= end for tick in ticks)
-    assert page.locator("[data-measure='ece'] .curve").first.get_attribute("d") != before
+    assert page.locator("[data-metric='ece'] .curve").first.get_attribute("d") != before
     page.mouse.dblclick(x, y)
     settle(page)
     assert shown_range(page) == ALL
-    assert page.locator("[data-measure='ece'] .curve").first.get_attribute("d") == before
+    assert page.locator("[data-metric='ece'] .curve").first.get_attribute("d") == before
 
 
 def test_the_wheel_scrolls_the_page_until_a_chart_is_clicked(visit: Open, report: Path) -> None:
@@ -318,7 +318,7 @@ def test_the_wheel_scrolls_the_page_until_a_chart_is_clicked(visit: Open, report
 
 def test_charts_by_keyboard(visit: Open, report: Path) -> None:
     page = visit(report)
-    chart = page.locator("[data-measure='accuracy']")
+    chart = page.locator("[data-metric='accuracy']")
     chart.locator(".surface").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
@@ -340,7 +340,7 @@ def test_charts_by_touch(visit: Open, report: Path) -> None:
     page = visit(report, viewport=PHONE, has_touch=True, is_mobile=True)
     x, y, *_ = middle(page)
     page.touchscreen.tap(x, y)
-    assert page.locator("[data-measure='accuracy'] .tip").inner_text().startswith("batch ")
+    assert page.locator("[data-metric='accuracy'] .tip").inner_text().startswith("batch ")
     session = page.context.new_cdp_session(page)
 
     def touch(kind: str, *xs: float, **options: float) -> None:
@@ -419,13 +419,13 @@ def test_no_diagram_stands_alone_in_a_row(visit: Open, tmp_path: Path, count: in
 
 def test_markers_at_both_ends_are_whole(visit: Open, report: Path) -> None:
     page = visit(report)
-    drawn = page.locator("[data-measure='accuracy'] .marker")
+    drawn = page.locator("[data-metric='accuracy'] .marker")
     assert drawn.count() == 2
     assert page.locator("#plots [clip-path] .marker").count() == 0
-    surface = page.locator("[data-measure='accuracy'] .surface").bounding_box()
+    surface = page.locator("[data-metric='accuracy'] .surface").bounding_box()
     assert surface
     boxes = [box for each in drawn.all() if (box := each.bounding_box())]
-    edge = page.locator("[data-measure='accuracy'] .axis").bounding_box()
+    edge = page.locator("[data-metric='accuracy'] .axis").bounding_box()
     assert edge
     # The first batch lies on the left edge of the plot: half of its marker is beyond, and none outside the chart.
     assert min(box["x"] for box in boxes) < edge["x"] - 2
@@ -454,8 +454,8 @@ def test_a_measure_of_one_batch_is_named_and_not_drawn(visit: Open, tmp_path: Pa
     rows = tuple(dataclasses.replace(row, loss=row.loss if row.batch == 0 else None) for row in result.rows)
     write_page([dataclasses.replace(result, rows=rows)], tmp_path / "page.html")
     page = visit(tmp_path / "page.html")
-    assert page.locator("[data-measure='weight']").is_visible()
-    assert not page.locator("[data-measure='loss']").is_visible()
+    assert page.locator("[data-metric='weight']").is_visible()
+    assert not page.locator("[data-metric='loss']").is_visible()
     assert page.get_by_text("Not recorded by these runs, or for one batch only: Loss.").is_visible()
 
 
@@ -501,8 +501,8 @@ def test_curves_fill_their_rows(visit: Open, tmp_path: Path) -> None:
 
 def test_parts_of_a_stream_are_marked(visit: Open, report: Path) -> None:
     page = visit(report)
-    assert page.locator("[data-measure='accuracy'] .parts text").all_text_contents() == ["fog/1", "fog/5"]
-    assert page.locator("[data-measure='accuracy'] .parts path").count() == 1
+    assert page.locator("[data-metric='accuracy'] .parts text").all_text_contents() == ["fog/1", "fog/5"]
+    assert page.locator("[data-metric='accuracy'] .parts path").count() == 1
 
 
 def test_settings_are_complete(visit: Open, report: Path) -> None:
@@ -562,7 +562,7 @@ def test_light_and_dark(visit: Open, report: Path, scheme: str) -> None:
         ink = brightness(selector, name)
         contrast = (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05)
         assert contrast > 4.5, (selector, contrast)
-    stroke = brightness("[data-measure='accuracy'] .curve", "stroke")
+    stroke = brightness("[data-metric='accuracy'] .curve", "stroke")
     assert (max(stroke, paper) + 0.05) / (min(stroke, paper) + 0.05) > 3
 
 
@@ -587,7 +587,7 @@ def test_hostile_names_stay_text(visit: Open, tmp_path: Path) -> None:
     page.mouse.move(x, y)
     assert page.title() == HOSTILE
     assert page.locator("h1").inner_text() == HOSTILE
-    assert HOSTILE in page.locator("[data-measure='accuracy'] .tip").inner_text()
+    assert HOSTILE in page.locator("[data-metric='accuracy'] .tip").inner_text()
     assert page.locator("script").count() == 2
     assert page.locator("img[src='x']").count() == 0
 
@@ -631,4 +631,4 @@ def test_a_thousand_runs_are_built_as_they_are_looked_at(visit: Open, tmp_path: 
     expect(page.locator("#picker .choices label")).to_have_count(1)
     page.locator("#picker .choices input").check()
     settle(page)
-    assert page.locator("[data-measure='accuracy'] .curve").count() == 6
+    assert page.locator("[data-metric='accuracy'] .curve").count() == 6

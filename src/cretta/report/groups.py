@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -32,15 +31,19 @@ class Metric:
         return Column(self.title, better=self.better, digits=self.digits)
 
 
-ACCURACY = Metric("accuracy", "accuracy %", "higher", 2, lambda scores, result: 100 * scores.accuracy)
-CALIBRATION = Metric("ece", "ECE %", "lower", 2, lambda scores, result: 100 * scores.calibration_error)
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+ACCURACY = Metric("accuracy", "accuracy %", "higher", 2, lambda scores, result: _percent(scores.accuracy))
+CALIBRATION = Metric("ece", "ECE %", "lower", 2, lambda scores, result: _percent(scores.calibration_error))
 SPEED = Metric("speed", "images/s", "neither", 0, lambda scores, result: scores.images_per_second)
 METRICS = (
     ACCURACY,
     CALIBRATION,
     Metric("nll", "NLL", "lower", 3, lambda scores, result: scores.negative_log_likelihood),
     Metric("brier", "Brier", "lower", 3, lambda scores, result: scores.brier),
-    Metric("clean", "clean after %", "higher", 2, lambda scores, result: result.clean_after and 100 * result.clean_after),
+    Metric("clean", "clean after %", "higher", 2, lambda scores, result: _percent(result.clean_after)),
     Metric("energy", "energy", "neither", 2, lambda scores, result: scores.energy),
     Metric("skipped", "skipped", "neither", 0, lambda scores, result: scores.skipped),
     Metric("gflops", "GFLOPs", "neither", 1, lambda scores, result: result.cost.get("gflops")),

@@ -3,8 +3,8 @@
 const AT_ONCE = 24;
 const EXTRA_DASHES = [[], [4, 1.6], [1, 1.6], [6, 1.6, 1, 1.6], [8, 1.6], [2, 1, 2, 3]];
 
-/** The measures: title, how a run's column of numbers is found, and whether "so far" and "per batch" differ. */
-const MEASURES = [
+/** The metrics: title, how a run's column of numbers is found, and whether "so far" and "per batch" differ. */
+const METRICS = [
   { name: "accuracy", title: { running: "Accuracy so far (%)", batch: "Accuracy of each batch (%)" }, of: accuracyOf },
   { name: "ece", title: { running: "ECE so far (%)", batch: "ECE of each batch (%)" }, of: (run, mode) => (mode === "running" ? run.running : run.ece) },
   { name: "energy", title: "Mean energy of target samples", of: (run) => run.energy },
@@ -13,24 +13,24 @@ const MEASURES = [
   { name: "loss", title: "Loss", of: (run) => run.loss },
 ];
 
-function imagesAt(run, place) {
-  return Array.isArray(run.images) ? run.images[place] : run.images;
+function imagesAt(run, index) {
+  return Array.isArray(run.images) ? run.images[index] : run.images;
 }
 
 function accuracyOf(run, mode) {
   let right = 0;
   let images = 0;
-  return run.right.map((count, place) => {
-    if (mode === "batch") return (100 * count) / imagesAt(run, place);
+  return run.right.map((count, index) => {
+    if (mode === "batch") return (100 * count) / imagesAt(run, index);
     right += count;
-    images += imagesAt(run, place);
+    images += imagesAt(run, index);
     return (100 * right) / images;
   });
 }
 
 /** The batch at which each point of a run's curves stands: the last of its block. */
 function batchesOf(run) {
-  return run.right.map((_, place) => Math.min((place + 1) * (run.block || 1), run.batches));
+  return run.right.map((_, index) => Math.min((index + 1) * (run.block || 1), run.batches));
 }
 
 function skippedOf(run) {
@@ -42,8 +42,8 @@ function overSeeds(columns) {
   const length = Math.max(...columns.map((column) => column.length));
   const y = [];
   const spread = [];
-  for (let place = 0; place < length; place += 1) {
-    const values = columns.map((column) => column[place]).filter((value) => value !== null && value !== undefined);
+  for (let index = 0; index < length; index += 1) {
+    const values = columns.map((column) => column[index]).filter((value) => value !== null && value !== undefined);
     y.push(values.length ? mean(values) : null);
     spread.push(values.length ? deviation(values) : null);
   }
@@ -53,10 +53,10 @@ function overSeeds(columns) {
 function partsOf(run, names) {
   const parts = [];
   const batches = batchesOf(run);
-  let place = 0;
+  let index = 0;
   for (const [name, count] of run.domains) {
-    parts.push({ name: names[name], start: place ? batches[place - 1] + 1 : 1, end: batches[place + count - 1] });
-    place += count;
+    parts.push({ name: names[name], start: index ? batches[index - 1] + 1 : 1, end: batches[index + count - 1] });
+    index += count;
   }
   return parts.length > 1 ? parts : [];
 }
@@ -69,7 +69,7 @@ class Curves {
     this.mode = "running";
     this.apart = false;
     this.view = new View();
-    this.plots = MEASURES.map((measure) => [measure, new Plot("", measure.name, this.view)]);
+    this.plots = METRICS.map((metric) => [metric, new Plot("", metric.name, this.view)]);
     document.getElementById("plots").append(...this.plots.map(([, plot]) => plot.node));
     this.absent = el("p", { class: "quiet" });
     document.getElementById("plots").after(this.absent);
@@ -79,20 +79,20 @@ class Curves {
     this.chooseScene(0);
   }
 
-  name(place) {
-    return this.data.names[place];
+  name(index) {
+    return this.data.names[index];
   }
 
   /** What a group is called among those chosen: its shift and data only where they differ. */
   title(group) {
-    const differ = (field) => new Set(this.chosen.map((each) => each[field])).size > 1;
+    const differ = (field) => new Set(this.chosen.map((item) => item[field])).size > 1;
     return [group.label, differ("shift") ? this.name(group.shift) : "", differ("setting") ? this.name(group.setting) : ""].filter(Boolean).join(" · ");
   }
 
-  /** A method keeps its colour; the second of a method has other dashes, and hollow markers. */
+  /** A method keeps its color; the second of a method has other dashes, and hollow markers. */
   style(group) {
     const own = this.data.styles[group.method];
-    const before = this.chosen.slice(0, this.chosen.indexOf(group)).filter((each) => each.method === group.method).length;
+    const before = this.chosen.slice(0, this.chosen.indexOf(group)).filter((item) => item.method === group.method).length;
     if (!before) return own;
     const others = EXTRA_DASHES.filter((dash) => String(dash) !== String(own.dash));
     const marker = Object.keys(CORNERS)[(Object.keys(CORNERS).indexOf(own.marker) + before) % Object.keys(CORNERS).length];
@@ -126,7 +126,7 @@ class Curves {
       "select",
       { "aria-label": "Show all methods on", onchange: (event) => event.target.value !== "" && this.chooseScene(Number(event.target.value)) },
       el("option", { value: "" }, "own choice"),
-      ...names.map((name, place) => el("option", { value: place }, name)),
+      ...names.map((name, index) => el("option", { value: index }, name)),
     );
     const list = el("div", { class: "choices", role: "group", "aria-label": "Runs", tabindex: -1 });
     const line = (group) => {
@@ -147,35 +147,35 @@ class Curves {
       }),
     });
     this.list = list;
-    this.said = el("p", { class: "quiet", role: "status" });
+    this.status = el("p", { class: "quiet", role: "status" });
     document.getElementById("picker").append(
       el("label", { class: "field" }, "All methods on", this.scene),
       filter,
       list,
       el("button", { type: "button", onclick: () => this.choose([]) }, "None"),
-      this.said,
+      this.status,
     );
     show(this.data.groups);
   }
 
-  chooseScene(place) {
-    this.choose([...this.scenes.values()][place].slice(0, AT_ONCE));
-    this.scene.value = String(place);
+  chooseScene(index) {
+    this.choose([...this.scenes.values()][index].slice(0, AT_ONCE));
+    this.scene.value = String(index);
   }
 
   toggle(group, box) {
     if (box.checked && this.chosen.length >= AT_ONCE) {
       box.checked = false;
-      this.said.textContent = `${AT_ONCE} runs at once are the most: take one away first.`;
+      this.status.textContent = `${AT_ONCE} runs at once are the most: take one away first.`;
       return;
     }
-    this.choose(box.checked ? [...this.chosen, group] : this.chosen.filter((each) => each !== group));
+    this.choose(box.checked ? [...this.chosen, group] : this.chosen.filter((item) => item !== group));
   }
 
   choose(groups) {
     this.chosen = groups;
     this.scene.value = "";
-    this.said.textContent = `${groups.length} chosen`;
+    this.status.textContent = `${groups.length} chosen`;
     for (const box of this.list.querySelectorAll("input")) box.checked = groups.includes(box.group);
     this.refresh(true);
   }
@@ -185,7 +185,7 @@ class Curves {
     this.refresh(false);
   }
 
-  refresh(anew) {
+  refresh(resetView) {
     const shown = this.chosen.map((group) => ({ group, style: this.style(group), title: this.title(group) }));
     document.getElementById("legend").replaceChildren(
       ...shown.map(({ group, style, title }) =>
@@ -194,19 +194,19 @@ class Curves {
           { role: "listitem", class: "chip" },
           swatch(style),
           el("span", {}, title),
-          el("button", { type: "button", "aria-label": `Take away ${title}`, onclick: () => this.choose(this.chosen.filter((each) => each !== group)) }, "×"),
+          el("button", { type: "button", "aria-label": `Take away ${title}`, onclick: () => this.choose(this.chosen.filter((item) => item !== group)) }, "×"),
         ),
       ),
     );
     const sequences = new Set(this.chosen.map((group) => JSON.stringify(group.runs[0].domains)));
     const parts = sequences.size === 1 ? partsOf(this.chosen[0].runs[0], this.data.names) : [];
     const absent = [];
-    for (const [measure, plot] of this.plots) {
-      const title = measure.title[this.mode] || measure.title;
-      const series = shown.flatMap((each) => this.seriesOf(each, measure));
+    for (const [metric, plot] of this.plots) {
+      const title = metric.title[this.mode] || metric.title;
+      const series = shown.flatMap((item) => this.seriesOf(item, metric));
       plot.title = title;
       plot.node.querySelector("figcaption").textContent = title;
-      const drawable = series.some((each) => each.y.filter((value) => value !== null).length > 1);
+      const drawable = series.some((item) => item.y.filter((value) => value !== null).length > 1);
       plot.node.hidden = !drawable;
       if (!drawable) absent.push(title);
       plot.setSeries(drawable ? series : [], parts);
@@ -217,12 +217,12 @@ class Curves {
     else if (single) this.absent.textContent = "These runs have one batch each: there are no curves over batches. The tables have their numbers.";
     else this.absent.textContent = absent.length ? `Not recorded by these runs, or for one batch only: ${absent.join("; ")}.` : "";
     const last = Math.max(2, ...this.chosen.flatMap((group) => group.runs.map((run) => run.batches)));
-    if (anew || last !== this.view.full[1]) this.view.setFull(1, last);
+    if (resetView || last !== this.view.full[1]) this.view.setFull(1, last);
     this.onchange(shown);
   }
 
-  seriesOf({ group, style, title }, measure) {
-    const runs = group.runs.filter((run) => measure.of(run, this.mode));
+  seriesOf({ group, style, title }, metric) {
+    const runs = group.runs.filter((run) => metric.of(run, this.mode));
     if (!runs.length) return [];
     const longest = runs.reduce((most, run) => (run.right.length > most.right.length ? run : most));
     if (this.apart && runs.length > 1) {
@@ -230,12 +230,12 @@ class Curves {
         label: `${title} · seed ${run.seed}`,
         style,
         x: batchesOf(run),
-        y: measure.of(run, this.mode),
+        y: metric.of(run, this.mode),
         deviation: null,
         skipped: skippedOf(run),
       }));
     }
     const skipped = new Map(runs.flatMap((run) => run.skipped || []));
-    return [{ label: title, style, x: batchesOf(longest), ...overSeeds(runs.map((run) => measure.of(run, this.mode))), skipped }];
+    return [{ label: title, style, x: batchesOf(longest), ...overSeeds(runs.map((run) => metric.of(run, this.mode))), skipped }];
   }
 }

@@ -18,7 +18,7 @@ function svg(tag, attributes = {}, ...children) {
   const made = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined) continue;
-    // Colours are variables of the page, which attributes do not know everywhere.
+    // Colors are variables of the page, which attributes do not know everywhere.
     if (name === "fill" || name === "stroke") made.style[name] = value;
     else made.setAttribute(name, value);
   }
@@ -31,7 +31,7 @@ function longList(box, make, chunk = 60, more = (text, go) => el("button", { typ
   let items = [];
   let shown = 0;
   let end = null;
-  const watcher = new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && grow(), { rootMargin: "400px" });
+  const watcher = new IntersectionObserver((seen) => seen.some((item) => item.isIntersecting) && grow(), { rootMargin: "400px" });
   function grow() {
     if (end) {
       watcher.unobserve(end);
@@ -78,15 +78,15 @@ function deviation(values) {
 /** Calls once when things have settled for a moment. */
 function settled(call, wait = 120) {
   let timer = 0;
-  return (...given) => {
+  return (...args) => {
     clearTimeout(timer);
-    timer = setTimeout(() => call(...given), wait);
+    timer = setTimeout(() => call(...args), wait);
   };
 }
 
 /** Where a group of runs was run: its shift, and its setting where there are several. */
 function whereOf(data, group) {
-  const several = data.groups.some((each) => each.setting !== data.groups[0].setting);
+  const several = data.groups.some((item) => item.setting !== data.groups[0].setting);
   return several ? `${data.names[group.shift]} · ${data.names[group.setting]}` : data.names[group.shift];
 }
 

@@ -16,13 +16,13 @@ const CORNERS = {
 };
 CORNERS.cross = CORNERS.plus.map(([x, y]) => [(x - y) * 0.75, (x + y) * 0.75]);
 const ring = (count, radius = () => 1) =>
-  Array.from({ length: count }, (_, place) => {
-    const angle = (2 * Math.PI * place) / count - Math.PI / 2;
-    return [Math.cos(angle) * radius(place), Math.sin(angle) * radius(place)];
+  Array.from({ length: count }, (_, index) => {
+    const angle = (2 * Math.PI * index) / count - Math.PI / 2;
+    return [Math.cos(angle) * radius(index), Math.sin(angle) * radius(index)];
   });
 CORNERS.pentagon = ring(5);
 CORNERS.hexagon = ring(6);
-CORNERS.star = ring(10, (place) => (place % 2 ? 0.45 : 1.25));
+CORNERS.star = ring(10, (index) => (index % 2 ? 0.45 : 1.25));
 CORNERS.circle = ring(16, () => 0.9);
 
 function markerPath(marker, x, y, size) {
@@ -30,13 +30,13 @@ function markerPath(marker, x, y, size) {
   return `M${corners.map(([dx, dy]) => `${(x + dx * size).toFixed(1)} ${(y + dy * size).toFixed(1)}`).join("L")}Z`;
 }
 
-/** Black is the page's ink, and other colours may have a lighter one, so that they show on a dark page too. */
+/** Black is the page's ink, and other colors may have a lighter one, so that they show on a dark page too. */
 function ink(color) {
   return color === "#000000" ? "currentColor" : `var(--${color.slice(1).toLowerCase()}, ${color})`;
 }
 
 function dashes(style, width = 1.8) {
-  return style.dash.length ? style.dash.map((each) => each * width).join(" ") : null;
+  return style.dash.length ? style.dash.map((item) => item * width).join(" ") : null;
 }
 
 /** A short piece of the curve, for legends. */
@@ -49,12 +49,12 @@ function swatch(style) {
   );
 }
 
-function niceTicks(from, to, count, whole = false) {
+function niceTicks(from, to, count, integers = false) {
   let step = (to - from) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(step));
   const rest = step / power;
   step = power * (rest < 1.42 ? 1 : rest < 3.17 ? 2 : rest < 7.08 ? 5 : 10);
-  if (whole) step = Math.max(1, Math.round(step));
+  if (integers) step = Math.max(1, Math.round(step));
   const ticks = [];
   for (let tick = Math.ceil(from / step - 1e-9) * step; tick <= to + step * 1e-9; tick += step) {
     ticks.push(Number(tick.toPrecision(12)));
@@ -77,7 +77,7 @@ class View {
   setFull(from, to) {
     this.full = [from, Math.max(to, from + 1)];
     this.range = [...this.full];
-    this.tell();
+    this.notify();
   }
 
   show(from, to) {
@@ -87,7 +87,7 @@ class View {
     if (b - a >= this.full[1] - this.full[0]) [a, b] = this.full;
     const shift = Math.max(0, this.full[0] - a) - Math.max(0, b - this.full[1]);
     this.range = [Math.max(this.full[0], a + shift), Math.min(this.full[1], b + shift)];
-    this.tell();
+    this.notify();
   }
 
   /** Makes the range this many times as wide, a batch staying where it is. */
@@ -98,10 +98,10 @@ class View {
 
   reset() {
     this.range = [...this.full];
-    this.tell();
+    this.notify();
   }
 
-  tell() {
+  notify() {
     for (const listener of this.listeners) listener();
   }
 }
@@ -120,7 +120,7 @@ class Plot {
     this.tip = el("div", { class: "tip", hidden: true });
     this.spoken = el("p", { class: "unseen", "aria-live": "polite" });
     this.surface = el("div", { class: "surface", tabindex: 0, role: "group", "aria-roledescription": "chart" }, this.canvas, this.tip);
-    this.node = el("figure", { class: "plot", "data-measure": name }, el("figcaption", {}, title), this.surface, this.spoken);
+    this.node = el("figure", { class: "plot", "data-metric": name }, el("figcaption", {}, title), this.surface, this.spoken);
     this.waiting = false;
     view.listeners.push(() => this.redraw());
     new ResizeObserver(() => this.redraw()).observe(this.surface);
@@ -164,11 +164,11 @@ class Plot {
     const [from, to] = this.view.range;
     let low = Infinity;
     let high = -Infinity;
-    for (const each of this.series) {
-      each.x.forEach((batch, place) => {
-        const value = each.y[place];
+    for (const item of this.series) {
+      item.x.forEach((batch, index) => {
+        const value = item.y[index];
         if (value === null || batch < from - 1 || batch > to + 1) return;
-        const spread = each.deviation?.[place] ?? 0;
+        const spread = item.deviation?.[index] ?? 0;
         low = Math.min(low, value - spread);
         high = Math.max(high, value + spread);
       });
@@ -207,10 +207,10 @@ class Plot {
     grid.append(svg("path", { class: "axis", d: `M${MARGIN.left} ${floor}H${right}` }));
     const clip = svg("clipPath", { id: this.clip }, svg("rect", { x: MARGIN.left, y: MARGIN.top - 4, width: right - MARGIN.left, height: floor - MARGIN.top + 4 }));
     const inside = svg("g", { "clip-path": `url(#${this.clip})` });
-    this.series.forEach((each) => each.deviation && inside.append(this.band(each)));
-    this.series.forEach((each) => inside.append(this.curve(each)));
+    this.series.forEach((item) => item.deviation && inside.append(this.band(item)));
+    this.series.forEach((item) => inside.append(this.curve(item)));
     // Markers of the first and last batch in view reach over the edge: they are not clipped.
-    const markers = svg("g", {}, ...this.series.map((each, place) => this.markers(each, place)));
+    const markers = svg("g", {}, ...this.series.map((item, index) => this.markers(item, index)));
     this.overlay = svg("g", { class: "overlay" });
     this.canvas.replaceChildren(clip, grid, this.partMarks(floor), inside, markers, this.overlay);
     this.surface.setAttribute(
@@ -221,44 +221,44 @@ class Plot {
   }
 
   /** Runs of points that have a number, as text of a path. */
-  line(each) {
+  line(item) {
     let text = "";
     let pen = false;
-    each.x.forEach((batch, place) => {
-      const value = each.y[place];
+    item.x.forEach((batch, index) => {
+      const value = item.y[index];
       if (value !== null) text += `${pen ? "L" : "M"}${this.x(batch).toFixed(1)} ${this.y(value).toFixed(1)}`;
       pen = value !== null;
     });
     return text;
   }
 
-  curve(each) {
+  curve(item) {
     return svg("path", {
       class: "curve",
-      d: this.line(each),
-      stroke: ink(each.style.color),
-      "stroke-dasharray": dashes(each.style),
+      d: this.line(item),
+      stroke: ink(item.style.color),
+      "stroke-dasharray": dashes(item.style),
     });
   }
 
-  band(each) {
-    const known = each.x.map((_, place) => place).filter((place) => each.y[place] !== null && each.deviation[place] !== null);
-    const point = (place, sign) => `${this.x(each.x[place]).toFixed(1)} ${this.y(each.y[place] + sign * each.deviation[place]).toFixed(1)}`;
-    const edge = [...known.map((place) => point(place, 1)), ...known.reverse().map((place) => point(place, -1))];
-    return svg("path", { class: "band", d: edge.length ? `M${edge.join("L")}Z` : "", fill: ink(each.style.color) });
+  band(item) {
+    const known = item.x.map((_, index) => index).filter((index) => item.y[index] !== null && item.deviation[index] !== null);
+    const point = (index, sign) => `${this.x(item.x[index]).toFixed(1)} ${this.y(item.y[index] + sign * item.deviation[index]).toFixed(1)}`;
+    const edge = [...known.map((index) => point(index, 1)), ...known.reverse().map((index) => point(index, -1))];
+    return svg("path", { class: "band", d: edge.length ? `M${edge.join("L")}Z` : "", fill: ink(item.style.color) });
   }
 
   /** A few of them, not all at the same batches: curves on top of each other stay apart. */
-  markers(each, place) {
+  markers(item, index) {
     const [from, to] = this.view.range;
-    const seen = each.x.map((_, at) => at).filter((at) => each.y[at] !== null && each.x[at] >= from && each.x[at] <= to);
+    const seen = item.x.map((_, at) => at).filter((at) => item.y[at] !== null && item.x[at] >= from && item.x[at] <= to);
     const every = Math.max(1, Math.round(seen.length / 8));
-    const chosen = seen.filter((_, at) => at % every === Math.floor((place * every) / this.series.length) % every);
+    const chosen = seen.filter((_, at) => at % every === Math.floor((index * every) / this.series.length) % every);
     return svg("path", {
       class: "marker",
-      d: chosen.map((at) => markerPath(each.style.marker, this.x(each.x[at]), this.y(each.y[at]), 3.6)).join(""),
-      stroke: ink(each.style.color),
-      fill: each.style.hollow ? "var(--paper)" : ink(each.style.color),
+      d: chosen.map((at) => markerPath(item.style.marker, this.x(item.x[at]), this.y(item.y[at]), 3.6)).join(""),
+      stroke: ink(item.style.color),
+      fill: item.style.hollow ? "var(--paper)" : ink(item.style.color),
     });
   }
 
@@ -285,37 +285,37 @@ class Plot {
     this.tip.hidden = this.cursor === null || !this.series.length;
     if (this.tip.hidden) return;
     const [from, to] = this.view.range;
-    const batches = this.series.flatMap((each) => each.x).filter((batch) => batch >= from && batch <= to);
+    const batches = this.series.flatMap((item) => item.x).filter((batch) => batch >= from && batch <= to);
     if (!batches.length) {
       this.tip.hidden = true;
       return;
     }
-    const batch = batches.reduce((near, each) => (Math.abs(each - this.cursor) < Math.abs(near - this.cursor) ? each : near));
+    const batch = batches.reduce((near, item) => (Math.abs(item - this.cursor) < Math.abs(near - this.cursor) ? item : near));
     this.cursor = batch;
     const x = this.x(batch);
     this.overlay.append(svg("path", { class: "cursor", d: `M${x} ${MARGIN.top}V${HEIGHT - MARGIN.bottom}` }));
-    const part = this.parts.find((each) => each.start <= batch && batch <= each.end);
+    const part = this.parts.find((item) => item.start <= batch && batch <= item.end);
     const lines = [];
-    for (const each of this.series) {
-      const place = each.x.indexOf(batch);
-      if (place < 0 || each.y[place] === null) continue;
-      this.overlay.append(svg("circle", { cx: x, cy: this.y(each.y[place]), r: 4, stroke: ink(each.style.color) }));
-      const spread = each.deviation?.[place];
-      const skipped = each.skipped?.get(place);
-      lines.push([each, `${readable(each.y[place])}${spread ? ` ± ${readable(spread, 2)}` : ""}${skipped ? ` (skipped: ${skipped})` : ""}`]);
+    for (const item of this.series) {
+      const index = item.x.indexOf(batch);
+      if (index < 0 || item.y[index] === null) continue;
+      this.overlay.append(svg("circle", { cx: x, cy: this.y(item.y[index]), r: 4, stroke: ink(item.style.color) }));
+      const spread = item.deviation?.[index];
+      const skipped = item.skipped?.get(index);
+      lines.push([item, `${readable(item.y[index])}${spread ? ` ± ${readable(spread, 2)}` : ""}${skipped ? ` (skipped: ${skipped})` : ""}`]);
     }
     const head = `batch ${batch}${part ? ` · ${part.name}` : ""}`;
     this.tip.replaceChildren(
       el("b", {}, head),
-      ...lines.slice(0, 14).map(([each, text]) => el("div", {}, swatch(each.style), el("span", {}, each.label), el("span", { class: "value" }, text))),
+      ...lines.slice(0, 14).map(([item, text]) => el("div", {}, swatch(item.style), el("span", {}, item.label), el("span", { class: "value" }, text))),
       lines.length > 14 ? el("div", {}, `… and ${lines.length - 14} more`) : "",
     );
     const wide = this.tip.offsetWidth;
     this.tip.style.left = `${Math.max(0, x + 14 + wide <= this.width ? x + 14 : Math.min(x - 14 - wide, this.width - wide))}px`;
-    if (speak) this.spoken.textContent = `${head}: ${lines.map(([each, text]) => `${each.label} ${text}`).join("; ")}`;
+    if (speak) this.spoken.textContent = `${head}: ${lines.map(([item, text]) => `${item.label} ${text}`).join("; ")}`;
   }
 
-  place(event) {
+  pixelX(event) {
     return event.clientX - this.surface.getBoundingClientRect().left;
   }
 
@@ -323,8 +323,8 @@ class Plot {
     const on = (name, call, options) => this.surface.addEventListener(name, call, options);
     on("pointerdown", (event) => {
       if (event.button !== 0) return;
-      this.pointers.set(event.pointerId, this.place(event));
-      this.begun = this.pointers.size === 1 ? this.place(event) : null;
+      this.pointers.set(event.pointerId, this.pixelX(event));
+      this.begun = this.pointers.size === 1 ? this.pixelX(event) : null;
       if (this.pointers.size === 2) this.pinched = [...this.pointers.values()].map((x) => this.batchAt(x));
     });
     on("pointermove", (event) => this.moved(event));
@@ -350,7 +350,7 @@ class Plot {
         // Elsewhere the wheel scrolls the page; Ctrl, or a pinch on a touchpad, always zooms.
         if (!event.ctrlKey && !event.metaKey && document.activeElement !== this.surface) return;
         event.preventDefault();
-        this.view.scale(Math.exp(Math.sign(event.deltaY) * Math.min(0.35, Math.abs(event.deltaY) / 300)), this.batchAt(this.place(event)));
+        this.view.scale(Math.exp(Math.sign(event.deltaY) * Math.min(0.35, Math.abs(event.deltaY) / 300)), this.batchAt(this.pixelX(event)));
       },
       { passive: false },
     );
@@ -358,7 +358,7 @@ class Plot {
   }
 
   moved(event) {
-    const x = this.place(event);
+    const x = this.pixelX(event);
     if (!this.pointers.has(event.pointerId)) {
       this.cursor = this.batchAt(x);
       this.drawCursor();
@@ -375,7 +375,7 @@ class Plot {
   }
 
   released(event) {
-    const x = this.place(event);
+    const x = this.pixelX(event);
     if (!this.pointers.delete(event.pointerId)) return;
     if (this.begun !== null && Math.abs(x - this.begun) > 4) this.view.show(this.batchAt(this.begun), this.batchAt(x));
     else if (this.begun !== null) {
@@ -407,7 +407,7 @@ class Plot {
       const shift = (steps[event.key] * (to - from)) / 5;
       this.view.show(from + shift, to + shift);
     } else if (event.key in steps) {
-      const batches = [...new Set(this.series.flatMap((each) => each.x))].sort((a, b) => a - b);
+      const batches = [...new Set(this.series.flatMap((item) => item.x))].sort((a, b) => a - b);
       const at = this.cursor === null ? (steps[event.key] > 0 ? -1 : batches.length) : batches.indexOf(this.cursor);
       this.cursor = batches[Math.min(batches.length - 1, Math.max(0, at + steps[event.key]))] ?? null;
       if (this.cursor !== null && (this.cursor < from || this.cursor > to)) this.view.show(from + this.cursor - around, to + this.cursor - around);

@@ -7,7 +7,7 @@ function valueNode(value) {
   if (typeof value !== "object") return el("span", {}, String(value));
   const entries = Object.entries(value);
   if (!entries.length) return el("span", { class: "quiet" }, "–");
-  return el("dl", { class: "values" }, ...entries.flatMap(([name, each]) => [el("dt", {}, name), el("dd", {}, valueNode(each))]));
+  return el("dl", { class: "values" }, ...entries.flatMap(([name, item]) => [el("dt", {}, name), el("dd", {}, valueNode(item))]));
 }
 
 function settingNode(data, group) {
@@ -16,18 +16,18 @@ function settingNode(data, group) {
   const fill = (event) => {
     if (built || !event.target.open) return;
     built = true;
-    const told = [el("h4", {}, "Run"), valueNode({ ...data.base, ...group.run })];
+    const content = [el("h4", {}, "Run"), valueNode({ ...data.base, ...group.run })];
     const sources = new Map();
     for (const run of group.runs) sources.set(run.from, [...(sources.get(run.from) || []), run.seed]);
-    told.push(
+    content.push(
       el("h4", {}, "Seeds"),
       valueNode(Object.fromEntries(group.runs.map((run) => [`seed ${run.seed}`, { key: run.key, ...run.cost, ...(run.clean === null ? {} : { "accuracy on clean images after": run.clean }) }]))),
     );
     for (const [source, seeds] of sources) {
       const which = sources.size > 1 ? `, seed ${seeds.join(", ")}` : "";
-      told.push(el("h4", {}, `Versions and materials${which}`), valueNode(data.provenances[source]));
+      content.push(el("h4", {}, `Versions and materials${which}`), valueNode(data.provenances[source]));
     }
-    event.target.append(el("div", { class: "filled" }, ...told));
+    event.target.append(el("div", { class: "filled" }, ...content));
   };
   return el("details", { class: "setting", ontoggle: fill }, el("summary", {}, el("b", {}, group.label), " ", el("span", { class: "quiet" }, where)));
 }

@@ -5,9 +5,9 @@ const MANY = 8;
 const TEXT_ORDER = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
 /** The place of a row's cell in a sort: numbers by value, words as people sort them, what is missing last. */
-function sortKey(row, place) {
-  if (place < 0) return row[0];
-  const cell = row[3][place];
+function sortKey(row, index) {
+  if (index < 0) return row[0];
+  const cell = row[3][index];
   return Array.isArray(cell) ? cell[0] : cell;
 }
 
@@ -47,10 +47,10 @@ function tableNode(spec) {
   let question = "";
 
   const headings = [];
-  function headNode(title, place, text) {
-    const button = el("button", { type: "button", onclick: () => sortBy(place) }, el("span", {}, title.replace(/ (?=[↑↓])/, "\u00a0")));
+  function headNode(title, index, text) {
+    const button = el("button", { type: "button", onclick: () => sortBy(index) }, el("span", {}, title.replace(/ (?=[↑↓])/, "\u00a0")));
     const head = el("th", { scope: "col", "aria-sort": "none", class: text ? "" : "number" }, button);
-    headings.push([head, place]);
+    headings.push([head, index]);
     return head;
   }
 
@@ -64,15 +64,15 @@ function tableNode(spec) {
     start = end;
   }
   const heads = el("tr", {}, headNode(spec.first, -1, true));
-  spec.columns.forEach((each, place) => heads.append(headNode(each.title, place, each.text)));
-  const grouped = spec.columns.some((each) => each.group);
+  spec.columns.forEach((item, index) => heads.append(headNode(item.title, index, item.text)));
+  const grouped = spec.columns.some((item) => item.group);
 
   function rowNode(row) {
     if (row.heading !== undefined) {
       return el("tr", { class: "group" }, el("th", { scope: "rowgroup", colspan: wide }, el("span", {}, row.heading)));
     }
     const made = el("tr", {}, el("th", { scope: "row", class: row[0].length > 30 ? "long" : null }, row[0]));
-    spec.columns.forEach((each, place) => made.append(cellNode(row[3][place], row[2][place], each.text)));
+    spec.columns.forEach((item, index) => made.append(cellNode(row[3][index], row[2][index], item.text)));
     return made;
   }
 
@@ -88,28 +88,28 @@ function tableNode(spec) {
       groups.get(row[1]).push(row);
     }
     const items = [];
-    let found = 0;
+    let matching = 0;
     for (const [group, rows] of groups) {
       // Rows of a group stay together: their order changes within it.
       if (column !== null) rows.sort((a, b) => compare(sortKey(a, column), sortKey(b, column), down));
       if (group) items.push({ heading: group });
       for (const row of rows) items.push(row);
-      found += rows.length;
+      matching += rows.length;
     }
     show(items);
-    told.textContent = question ? `${found} of ${spec.rows.length} rows` : "";
-    for (const [head, place] of headings) {
-      head.setAttribute("aria-sort", place === column ? (down ? "descending" : "ascending") : "none");
+    status.textContent = question ? `${matching} of ${spec.rows.length} rows` : "";
+    for (const [head, index] of headings) {
+      head.setAttribute("aria-sort", index === column ? (down ? "descending" : "ascending") : "none");
     }
   }
 
-  function sortBy(place) {
-    down = place === column && !down;
-    column = place;
+  function sortBy(index) {
+    down = index === column && !down;
+    column = index;
     refresh();
   }
 
-  const told = el("span", { class: "quiet", role: "status" });
+  const status = el("span", { class: "quiet", role: "status" });
   const filter = el("input", {
     type: "search",
     placeholder: "Filter rows",
@@ -134,7 +134,7 @@ function tableNode(spec) {
   return el(
     "div",
     { class: spec.columns.length > MANY ? "table dense" : "table" },
-    spec.rows.length > 5 ? el("div", { class: "bar" }, filter, told) : null,
+    spec.rows.length > 5 ? el("div", { class: "bar" }, filter, status) : null,
     frame,
     ...spec.notes.map((note) => el("p", { class: "note" }, note)),
   );
