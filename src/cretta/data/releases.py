@@ -2,13 +2,20 @@
 
 import os
 import shlex
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from cretta.data.dataset import ImageDataset
 from cretta.errors import StateError
 
+FACTS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
+    (resources.files("cretta.data") / "datasets.toml").read_text("utf-8")
+)
+"""The published facts of datasets and releases."""
 ENVIRONMENT = "CRETTA_DATA"
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar", ".zip")
 
@@ -39,8 +46,8 @@ class Release:
     """Names of published archives with another layout, which are read as well."""
     readable_archive: bool = False
     """Whether ``open`` takes a tar archive in place of a folder."""
-    is_present: Callable[[Path], bool]
-    """Whether a folder holds the release, or a part of it."""
+    markers: tuple[tuple[str, ...], ...]
+    """Patterns of files or folders: those of one group are all in a folder that holds the release or a part of it."""
     open: Callable[[Path, str, int | None], ImageDataset]
     """Open a part, or a domain such as "fog/5" of a corrupted release, scaled to a size where one is set."""
     classes: int
@@ -70,6 +77,10 @@ class Release:
         if not archives or not self.download_size:
             return self.unpacked_size
         return self.unpacked_size * sum(archive.size for archive in archives) // self.download_size
+
+    def is_present(self, folder: Path) -> bool:
+        """Return whether a folder holds the release, or a part of it."""
+        return any(all(any(folder.glob(pattern)) for pattern in group) for group in self.markers)
 
     def path(self, root: str | Path | None = None) -> Path:
         """Return where the release is below the data root; raise a StateError that says how to get it if it is not."""
