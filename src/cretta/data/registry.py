@@ -132,7 +132,7 @@ def _release(
     archives: Sequence[dict[str, Any]] = (),
     images: dict[str, int] | None = None,
     images_per_severity: int = 0,
-    markers: Sequence[Sequence[str]] = tuple((name,) for name in (*CORRUPTIONS, *VALIDATION_CORRUPTIONS)),
+    markers: Sequence[Sequence[str]] = tuple((folder,) for folder in (*CORRUPTIONS, *VALIDATION_CORRUPTIONS)),
     **facts: Any,
 ) -> Release:
     """Return the record of a table of datasets.toml."""
