@@ -10,10 +10,10 @@ import pytest
 import torch
 from tiny import BASE, without_time
 
-from cretta.bench import Domain, Listener, Result, Run, RunContext, Store, product, run_all
+from cretta.bench import Domain, Listener, Result, Run, RunContext, Store, benchmark, expand, product, run_all
 from cretta.bench.estimate import estimate
 from cretta.bench.execute import COUNTED
-from cretta.errors import CrettaError
+from cretta.errors import CrettaError, OptionError
 from processes import ENVIRONMENT, LONG
 
 HERE = Path(__file__).parent
@@ -212,3 +212,55 @@ def test_processes_on_one_store_do_each_run_once(tmp_path: Path) -> None:
 def test_the_thread_count_is_kept_with_the_result(tmp_path: Path) -> None:
     ((_, result),) = run_all([BASE], Store(tmp_path), RunContext())
     assert result.provenance["machine"]["threads"] == torch.get_num_threads()
+
+
+# Grids.
+
+LEVELS = tuple(f"fog/{level}" for level in range(1, 6))
+
+
+def streams_of(data: str, stream: str, shifts: list[str], severities: list[int]) -> list[tuple[str, ...]]:
+    runs = expand(
+        BASE, benchmark(data), shifts=shifts, severities=severities, stream=stream, options={"source": [{}]}, seeds=(0,)
+    )
+    return [tuple(map(str, run.domains)) for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("stream", "shifts", "severities", "expected"),
+    [
+        ("iid", ["fog", "snow/3", "clean", "fog/5"], [], [("fog/5",), ("snow/3",), ("clean",)]),
+        ("ordered", ["fog"], [1, 2], [("fog/1",), ("fog/2",)]),
+        ("mixed", ["fog", "snow"], [2], [("fog/2", "snow/2")]),
+        ("continual", ["fog"], [1, 2], [("fog/1", "fog/2")]),
+        ("gradual", ["fog", "clean", "fog/5"], [], [("clean", *LEVELS, "clean")]),
+    ],
+)
+def test_domains_of_streams(
+    stream: str, shifts: list[str], severities: list[int], expected: list[tuple[str, ...]]
+) -> None:
+    assert streams_of("embedded", stream, shifts, severities) == expected
+
+
+def test_all_shifts_are_those_of_the_benchmark() -> None:
+    assert streams_of("embedded", "iid", ["all"], [3]) == [(f"{name}/3",) for name in benchmark("embedded").domains]
+    assert streams_of("pacs:photo", "continual", ["all"], []) == [benchmark("pacs:photo").domains]
+
+
+@pytest.mark.parametrize(
+    ("shifts", "severities", "message"),
+    [(["fog"], [3], "severity=3, stream='gradual'"), (["clean"], [], "expected a corruption")],
+)
+def test_gradual_streams_need_a_corruption_without_severity(
+    shifts: list[str], severities: list[int], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        streams_of("embedded", "gradual", shifts, severities)
+
+
+def test_methods_options_and_seeds_are_combined() -> None:
+    options: dict[str, list[dict[str, float]]] = {"source": [{}], "cretta": [{"beta": 1.0}, {"beta": 2.0}]}
+    runs = expand(BASE, benchmark("embedded"), shifts=["fog"], options=options, seeds=(0, 1))
+    settings = [(run.method, run.preset, dict(run.options), run.seed) for run in runs]
+    assert settings[:2] == [("source", None, {}, 0), ("source", None, {}, 1)]
+    assert settings[2:] == [("cretta", "cifar10", {"beta": beta}, seed) for beta in (1.0, 2.0) for seed in (0, 1)]

@@ -109,7 +109,10 @@ def test_a_terminal_gets_bars_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None
     ("command", "told"),
     [
         ("predict flat --model console_net:make --method source --device cpu", "source, 12/12"),
-        ("run --model console_net:make --method source --images 20 --batch-size 10 --device cpu", "all, 1/1 run, "),
+        (
+            "run --model console_net:make --method source --images 20 --batch-size 10 --device cpu",
+            "all, 100%, 1/1 run, ",
+        ),
         (
             "train classes --output out.safetensors --architecture resnet-8-4 --epochs 1 --batch-size 4",
             "100%, epoch 1.00",

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cretta.bench import Domain, Run, Store
 from cretta.cli import app
-from cretta.cli.grids import duration
+from cretta.cli.console import duration
 from cretta.data import embedded
 
 SMALL = """

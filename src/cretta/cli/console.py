@@ -158,6 +158,28 @@ def as_options(message: str, parameters: Sequence[Any]) -> str:
     return _NAME.sub(lambda match: str(options[match[0]].opts[0]) if match[0] in options else match[0], message)
 
 
+def duration(seconds: float) -> str:
+    """Return 40 s, 12 min, 3 h 20 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; numbers are aligned to the right, and the first column is bold."""
+    from rich.table import Table
+
+    rows = list(rows)
+    table = Table(box=None, pad_edge=False)
+    for number, heading in enumerate(headings):
+        right = all(isinstance(row[number], int) for row in rows)
+        table.add_column(heading, style="" if number else "bold", justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*map(str, row))
+    console.print(table)
+
+
 def print_facts(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values, one pair per line."""
     from rich.table import Table

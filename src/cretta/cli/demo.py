@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from cretta.cli.console import app, check_output, console
-from cretta.cli.options import SeedOption
+from cretta.cli.options import SeedOption, option
 
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
@@ -16,16 +14,15 @@ FIGURE_FORMATS = (".png", ".svg", ".pdf")
 @app.command()
 def demo(
     shift: Annotated[
-        list[str] | None,
-        typer.Option(help="A corruption to show on its own; can be repeated.", show_default="eight in a row"),
+        list[str] | None, option("A corruption to show on its own; can be repeated.", default="eight in a row")
     ] = None,
-    severity: Annotated[int, typer.Option(help="Strength of the corruption, from 1 to 5.")] = 5,
-    images: Annotated[int, typer.Option(help="Images per shift, at most 2000.")] = 400,
-    batch_size: Annotated[int, typer.Option(help="Images per batch.")] = 50,
+    severity: Annotated[int, option("Strength of the corruption, from 1 to 5.")] = 5,
+    images: Annotated[int, option("Images per shift, at most 2000.")] = 400,
+    batch_size: Annotated[int, option("Images per batch.")] = 50,
     seed: SeedOption = 0,
-    output: Annotated[Path, typer.Option(help="File for the figure (.png, .svg or .pdf).")] = Path("cretta-demo.png"),
+    output: Annotated[Path, option("File for the figure (.png, .svg or .pdf).")] = Path("cretta-demo.png"),
 ) -> None:
-    """Show what adaptation does when the data drifts, on real images that come with cretta; needs no network.
+    """Show what adaptation does when the data drifts, on real images that come with cretta; works offline.
 
     A WideResNet-40-2 trained on CIFAR-10 predicts test images in batches, through eight corruptions one after another
     and without a reset: as it is (source), with the statistics of the batch (bn_adapt), minimizing entropy (tent), and
@@ -42,9 +39,8 @@ def demo(
     from tempfile import TemporaryDirectory
 
     from cretta import demo as demonstration
-    from cretta.bench import Store, run_all
-    from cretta.bench.estimate import estimate
-    from cretta.cli.grids import Bars
+    from cretta.bench import Store
+    from cretta.cli.execute import execute
     from cretta.report.charts import write_chart
     from cretta.report.terminal import terminal
 
@@ -53,11 +49,8 @@ def demo(
         runs, context = demonstration.plan(
             shift or (), severity=severity, images=images, batch_size=batch_size, seed=seed
         )
-        store = Store(folder)
-        bars = Bars(estimate(runs, store, context))
-        with bars:
-            results = dict(run_all(runs, store, context, bars))
-    streams = demonstration.by_stream({run: results[run] for run in runs})
+        results = execute(runs, Store(folder), context)
+    streams = demonstration.by_stream(results)
     title = f"{images} CIFAR-10 test images per shift, severity {severity}, batches of {batch_size}, seed {seed}"
     write_chart(demonstration.chart(streams, title), output)
     console.print(terminal(demonstration.table(streams, title), console.width))

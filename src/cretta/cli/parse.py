@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from cretta.cli.console import count
@@ -114,6 +115,15 @@ def options(method: str, pairs: Sequence[str], **others: str | None) -> dict[str
             raise OptionError(f"--{name} and --option {name}=… set the same option; give one of them.")
         values |= {name: setting} if setting is not None else {}
     return values
+
+
+def option_combinations(method: str, pairs: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the options of a method for each combination of the values in pairs such as ``beta=0.5|1``."""
+    alternatives = [
+        [f"{name}{equals}{value}" for value in values.split("|")]
+        for name, equals, values in (pair.partition("=") for pair in pairs)
+    ]
+    return [options(method, combination) for combination in product(*alternatives)]
 
 
 def _value(text: str, kind: Any) -> Any:

@@ -135,6 +135,12 @@ class SpeedColumn(TransferSpeedColumn):
         return super().render(task) if task.speed else Text()
 
 
+def detail_bars() -> Progress:
+    """Return bars with the share that is done, the field ``details`` of the task, and the time spent and left."""
+    details = TextColumn("{task.fields[details]}")
+    return bars(BarColumn(), TaskProgressColumn(), details, TimeElapsedColumn(), TimeRemainingColumn())
+
+
 def download_bars() -> Progress:
     """Return bars with the bytes done, their rate and the time left."""
     return bars(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cretta.cli import parse
-from cretta.cli.console import app, check_folder, console, count
+from cretta.cli.console import app, check_folder, console, count, duration, print_table
 from cretta.cli.options import (
     DEFAULT_STORE,
     DeviceOption,
@@ -17,17 +17,10 @@ from cretta.cli.options import (
     RootOption,
     StoreOption,
     TableFormatsOption,
+    flag,
+    option,
 )
 from cretta.errors import OptionError
-from cretta.options import unknown
-
-if TYPE_CHECKING:
-    from rich.table import Table as Grid
-
-    from cretta import paper
-    from cretta.bench import Run
-    from cretta.report.content import Chart, Table
-    from cretta.training import Progress
 
 
 @app.command(resumable=True)
@@ -35,24 +28,21 @@ def reproduce(
     item: Annotated[
         list[str] | None, typer.Argument(help="Items of the paper, as --list names them.", show_default="all")
     ] = None,
-    scale: Annotated[str, typer.Option(help="smoke (minutes), quick (hours) or full (the paper's).")] = "smoke",
-    listing: Annotated[bool, typer.Option("--list", help="Name every item and leave.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would run and how long it takes, and leave.")] = False,
+    scale: Annotated[str, option("smoke (minutes), quick (hours) or full (the paper's).")] = "smoke",
+    listing: Annotated[bool, flag("--list", "List all items and exit.")] = False,
+    plan: Annotated[bool, flag("--plan", "Show what would run and how long it takes, and exit.")] = False,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A network of your own for a family: cifar100=weights.safetensors, imagenet=my_module:make; pacs "
-            "takes {source} for the source domain. Several times."
+        option(
+            "Your own network for a family: cifar100=weights.safetensors, imagenet=my_module:make; for pacs, {source} "
+            "stands for the source domain. Can be repeated."
         ),
     ] = None,
     models: Annotated[
-        Path | None,
-        typer.Option(help="Folder of trained networks, such as pacs-photo.safetensors.", show_default="<root>/models"),
+        Path | None, option("Folder of trained networks, such as pacs-photo.safetensors.", default="<root>/models")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
-    output: Annotated[
-        Path | None, typer.Option(help="Where tables and figures go.", show_default="<store>/paper-<scale>")
-    ] = None,
+    output: Annotated[Path | None, option("Folder for tables and figures.", default="<store>/paper-<scale>")] = None,
     root: RootOption = None,
     table: TableFormatsOption = None,
     figure: FigureFormatsOption = None,
@@ -60,10 +50,10 @@ def reproduce(
 ) -> None:
     """Run any table or figure of the paper again, and see its numbers beside those measured here.
 
-    Items share runs, and the store keeps them: a run is computed once, whatever asks for it, and whatever was cut off
-    goes on where it was. What needs data or weights that are not there says how to get them, and the rest is done.
+    **Resumable**: run the same command again. Items share runs, and a stored run is never computed twice. Items that
+    need data or weights that are not there are left out, with the commands that get them.
 
-        # everything at the scale of a smoke test: shows that it works and no more
+        # everything at the scale of a smoke test, which only shows that it works
         cretta reproduce
 
         # what two items would take at a scale of hours
@@ -72,133 +62,83 @@ def reproduce(
     from cretta import paper
     from cretta.bench import RunContext, Store
     from cretta.bench.estimate import estimate
-    from cretta.cli.grids import duration, execute
-    from cretta.report.charts import FORMATS as FIGURES
+    from cretta.cli.execute import execute
+    from cretta.cli.progress import share_bar, task_updates
     from cretta.report.content import Chart, Table
+    from cretta.report.files import check_formats, write_files
     from cretta.report.page import write_page
-    from cretta.report.tables import FORMATS
+    from cretta.report.terminal import terminal
 
     if listing:
-        console.print(_listed())
+        rows = [(entry.name, entry.where, entry.title) for entry in paper.items().values()]
+        print_table(("item", "in the paper", "what it shows"), rows)
         return
     if output is not None:
         check_folder(output, "--output")
     chosen = [paper.get(name) for name in item] if item else list(paper.items().values())
-    formats, figures = tuple(table or FORMATS), tuple(figure or FIGURES)
-    for kind, asked, known in (("--table", formats, tuple(FORMATS)), ("--figure", figures, FIGURES)):
-        for each in asked:
-            if each not in known:
-                raise unknown(f"{kind} format", each, known)
-    kept = Store(store)
+    formats = check_formats(table, figure)
+    results_store = Store(store)
     sized = paper.scale(scale).resolve(store, root, models).with_models(_models(model or []))
     context = RunContext(root, parse.device(device))
-    plans = {each.name: each.plan(sized) for each in chosen}
+    plans = {entry.name: entry.plan(sized) for entry in chosen}
     runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
     console.print(f"Scale {sized.name}: {sized.about}")
     if not plan:
-        _prepare(sized, runs, root)
-    lacking = paper.missing(runs, sized, context)
-    for reason in dict.fromkeys(lacking.values()):
-        affected = [name for name, planned in plans.items() if any(lacking.get(run) == reason for run in planned)]
+        with share_bar() as bar:
+            update = task_updates(bar)
+            paper.prepare(
+                sized, runs, root, lambda name, done: update(f"training a small network: {name}", done.share, 1.0)
+            )
+    missing = paper.missing(runs, sized, context)
+    for reason in dict.fromkeys(missing.values()):
+        affected = [name for name, planned in plans.items() if any(missing.get(run) == reason for run in planned)]
         console.print(f"Left out, in {', '.join(affected)}: {reason}", soft_wrap=True)
-    due = [run for run in runs if run not in lacking]
+    due = [run for run in runs if run not in missing]
     if plan:
-        console.print(_planned(plans, lacking))
-        seconds = sum(estimate(due, kept, context).values())
+        counts = [(name, len(planned), sum(run in missing for run in planned)) for name, planned in plans.items()]
+        print_table(("item", "runs", "left out"), counts)
+        seconds = sum(estimate(due, results_store, context).values())
         console.print(f"{count(len(due), 'run')}, each once: about {duration(seconds)} here.")
         return
-    begun = time.monotonic()
-    results = execute(due, kept, context)
-    drawn = [shown for one in chosen for shown in one.show(results, sized, lacking)]
-    found = [paper.measured(shown) for shown in drawn]
-    content = [shown for shown in found if shown is not None]
-    omitted = "; ".join(shown.title for shown, left in zip(drawn, found, strict=True) if left is None)
+    start = time.monotonic()
+    results = execute(due, results_store, context)
+    drawn = [part for entry in chosen for part in entry.show(results, sized, missing)]
+    measured = [paper.measured(part) for part in drawn]
+    content = [part for part in measured if part is not None]
+    omitted = "; ".join(part.title for part, shown in zip(drawn, measured, strict=True) if shown is None)
     if omitted:
         omitted = f"{paper.OMITTED}: {omitted}."
-        console.print(omitted, highlight=False, soft_wrap=True)
+        console.print(omitted, soft_wrap=True)
     if not content:
         return
     folder = output or store / f"paper-{sized.name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for shown in content:
-        _write(shown, folder, formats, figures)
+    for part in content:
+        (first, *_) = write_files([part], folder, *formats)
+        if isinstance(part, Table):
+            console.print(terminal(part, console.width))
+        else:
+            console.print(f"{part.title}: {first}", soft_wrap=True)
     page = folder / f"{'report' if not item else '-'.join(item)}.html"
     write_page(
         list(results.values()),
         page,
-        tables=[each for each in content if isinstance(each, Table)],
-        charts=[each for each in content if isinstance(each, Chart)],
-        notes=[sized.about, *([omitted] if omitted else []), *dict.fromkeys(lacking.values())],
+        tables=[part for part in content if isinstance(part, Table)],
+        charts=[part for part in content if isinstance(part, Chart)],
+        notes=[sized.about, *([omitted] if omitted else []), *dict.fromkeys(missing.values())],
         title=f"The paper's tables and figures, scale {sized.name}",
     )
     console.print(
-        f"{count(len(chosen), 'item')} from {count(len(results), 'run')} in {duration(time.monotonic() - begun)}: "
+        f"{count(len(chosen), 'item')} from {count(len(results), 'run')} in {duration(time.monotonic() - start)}: "
         f"{folder}\nAll on one page: {page}",
         soft_wrap=True,
     )
 
 
-def _write(shown: Table | Chart, folder: Path, formats: tuple[str, ...], figures: tuple[str, ...]) -> None:
-    from cretta.report.charts import write_chart
-    from cretta.report.content import Table
-    from cretta.report.tables import write_table
-    from cretta.report.terminal import terminal
-
-    if isinstance(shown, Table):
-        console.print(terminal(shown, console.width))
-        for format in formats:
-            write_table(shown, folder, format)
-        return
-    for format in figures:
-        write_chart(shown, folder / f"{shown.name}.{format}")
-    console.print(f"{shown.title}: {folder / shown.name}.{figures[0]}", soft_wrap=True)
-
-
-def _prepare(sized: paper.Scale, runs: list[Run], root: Path | None) -> None:
-    from cretta import paper
-    from cretta.cli.progress import share_bar
-
-    with share_bar() as progress:
-        tasks = {}
-
-        def hear(name: str, news: Progress) -> None:
-            if name not in tasks:
-                tasks[name] = progress.add_task(f"training a small network: {name}", total=1.0)
-            progress.update(tasks[name], completed=news.share)
-
-        paper.prepare(sized, runs, root, hear)
-
-
 def _models(pairs: list[str]) -> dict[str, str]:
-    found = {}
+    models = {}
     for pair in pairs:
         family, equals, spec = pair.partition("=")
         if not equals or not spec:
-            raise OptionError(f"--model {pair}: give family=model, such as cifar100=weights.safetensors.")
-        found[family] = spec
-    return found
-
-
-def _listed() -> Grid:
-    from rich.table import Table as Grid
-
-    from cretta import paper
-
-    grid = Grid(box=None, pad_edge=False)
-    for title in ("item", "in the paper", "what it shows"):
-        grid.add_column(title, style="bold" if title == "item" else "")
-    for each in paper.items().values():
-        grid.add_row(each.name, each.where, each.title)
-    return grid
-
-
-def _planned(plans: dict[str, tuple[Run, ...]], lacking: dict[Run, str]) -> Grid:
-    from rich.table import Table as Grid
-
-    grid = Grid(box=None, pad_edge=False)
-    grid.add_column("item", style="bold")
-    grid.add_column("runs", justify="right")
-    grid.add_column("left out", justify="right")
-    for name, planned in plans.items():
-        grid.add_row(name, str(len(planned)), str(sum(run in lacking for run in planned)))
-    return grid
+            raise OptionError(f"--model {pair}: expected family=model, such as cifar100=weights.safetensors.")
+        models[family] = spec
+    return models

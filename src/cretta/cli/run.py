@@ -3,102 +3,60 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import Annotated
 
 from cretta.cli import parse
 from cretta.cli.console import app, console
-from cretta.cli.options import ADAPTATION, DEFAULT_STORE, MODEL, STREAM, DeviceOption, RootOption, StoreOption
-
-if TYPE_CHECKING:
-    pass
+from cretta.cli.options import ADAPTATION, DEFAULT_STORE, MODEL, STREAM, DeviceOption, RootOption, StoreOption, option
 
 
 @app.command(resumable=True)
 def run(
     data: Annotated[
         str,
-        typer.Option(
-            help="embedded, cifar10, cifar100, tiny-imagenet, imagenet, pacs:photo (its source), or a folder that "
-            "holds train/CLASS/ and test/CLASS/.",
-            rich_help_panel=STREAM,
+        option(
+            "embedded, cifar10, cifar100, tiny-imagenet, imagenet, pacs:photo (its source), or a folder that holds "
+            "train/CLASS/ and test/CLASS/.",
+            STREAM,
         ),
     ] = "embedded",
     model: Annotated[
-        str,
-        typer.Option(help="A shipped name, a checkpoint of `cretta train`, or module:callable.", rich_help_panel=MODEL),
+        str, option("A shipped name, a checkpoint of `cretta train`, or module:callable.", MODEL)
     ] = "wrn-40-2-cifar10",
     shift: Annotated[
         list[str] | None,
-        typer.Option(
-            help="fog, fog/5, clean, a domain of PACS, or all; can be repeated.",
-            show_default="gaussian_noise",
-            rich_help_panel=STREAM,
-        ),
+        option("fog, fog/5, clean, a domain of PACS, or all; can be repeated.", STREAM, default="gaussian_noise"),
     ] = None,
     severity: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="Severity of shifts that are given without one; can be repeated.",
-            show_default="5",
-            rich_help_panel=STREAM,
-        ),
+        list[int] | None, option("Severity of shifts that are given without one; can be repeated.", STREAM, default="5")
     ] = None,
-    stream: Annotated[
-        str,
-        typer.Option(help="iid, ordered, dirichlet, continual, gradual or mixed.", rich_help_panel=STREAM),
-    ] = "iid",
+    stream: Annotated[str, option("iid, ordered, dirichlet, continual, gradual or mixed.", STREAM)] = "iid",
     delta: Annotated[
-        float | None,
-        typer.Option(
-            help="Concentration of the dirichlet stream: 10, 1, 0.1, 0.01; smaller is less i.i.d.",
-            rich_help_panel=STREAM,
-        ),
+        float | None, option("Of the dirichlet stream: 10, 1, 0.1, 0.01; the smaller, the less i.i.d.", STREAM)
     ] = None,
-    images: Annotated[
-        int | None,
-        typer.Option(help="Use only so many images of each shift.", show_default="all", rich_help_panel=STREAM),
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=1, help="Scale image files to this side.", rich_help_panel=STREAM)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Images per batch.", show_default="the benchmark's", rich_help_panel=STREAM)
-    ] = None,
+    images: Annotated[int | None, option("Images of each shift.", STREAM, default="all")] = None,
+    size: Annotated[int | None, option("Scale image files to this side.", STREAM, min=1)] = None,
+    batch_size: Annotated[int | None, option("Images per batch.", STREAM, default="the benchmark's")] = None,
     method: Annotated[
-        list[str] | None,
-        typer.Option(help="A method, or all; can be repeated.", show_default="cretta", rich_help_panel=ADAPTATION),
+        list[str] | None, option("A method, or all; can be repeated.", ADAPTATION, default="cretta")
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(
-            help="Named options, or several: cifar10+fast.",
-            show_default="the method's for the benchmark",
-            rich_help_panel=ADAPTATION,
-        ),
+        option("Named options, or several: cifar10+fast.", ADAPTATION, default="the method's for the benchmark"),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            help="An option of the method, lr=0.001, or values to try one by one, beta=0.5|1|2; can be repeated.",
-            rich_help_panel=ADAPTATION,
+        option(
+            "An option of the method, lr=0.001, or values to try one by one, beta=0.5|1|2; can be repeated.", ADAPTATION
         ),
     ] = None,
-    buffer: Annotated[
-        str, typer.Option(help="Source images: a share, 0.1, or a number, 1000.", rich_help_panel=ADAPTATION)
-    ] = "0.1",
+    buffer: Annotated[str, option("Source images: a share, 0.1, or a number, 1000.", ADAPTATION)] = "0.1",
     select: Annotated[
-        str,
-        typer.Option(help="How source images are chosen: random, confident or uncertain.", rich_help_panel=ADAPTATION),
+        str, option("How source images are selected: random, confident or uncertain.", ADAPTATION)
     ] = "random",
-    clean_after: Annotated[
-        int,
-        typer.Option(help="Clean images to predict at the end, to measure forgetting.", rich_help_panel=ADAPTATION),
-    ] = 0,
+    clean_after: Annotated[int, option("Clean images to predict at the end, to measure forgetting.", ADAPTATION)] = 0,
     seed: Annotated[
-        list[int] | None,
-        typer.Option(help="Seed of all random choices; can be repeated.", show_default="0", rich_help_panel=ADAPTATION),
+        list[int] | None, option("Seed of all random choices; can be repeated.", ADAPTATION, default="0")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     root: RootOption = None,
@@ -106,8 +64,8 @@ def run(
 ) -> None:
     r"""Compare methods on streams of shifted images; results are stored, and none is computed twice.
 
-    Options that are repeated are combined: two methods, three shifts and two seeds are twelve runs.
-    `cretta report` makes a page of all results.
+    Options that are repeated are combined: two methods, three shifts and two seeds are twelve runs. **Resumable**: run
+    the same command again. `cretta report` makes a page of all results.
 
         cretta run --method source --method tent --method cretta \
             --shift fog --shift jpeg_compression --images 1000
@@ -115,10 +73,11 @@ def run(
         cretta run --stream gradual --shift fog --method tent --images 500
         cretta run --option 'beta=0.5|1|2' --seed 0 --seed 1 --seed 2
     """
+    from cretta import methods
     from cretta.bench import Buffer, Domain, Run, RunContext, Store, expand
     from cretta.bench.benchmarks import is_folder
     from cretta.cli.datasets import note_order
-    from cretta.cli.grids import execute
+    from cretta.cli.execute import execute
     from cretta.data.domains import CLEAN
     from cretta.data.folder import class_file
     from cretta.report.groups import grouped
@@ -137,6 +96,7 @@ def run(
         buffer=Buffer(size=parse.share_or_count(buffer, "--buffer"), select=select),
         clean_after=clean_after,
     )
+    names = methods.names() if method == ["all"] else method or ["cretta"]
     runs = expand(
         base,
         benchmark,
@@ -144,7 +104,7 @@ def run(
         severities=severity,
         stream=stream,
         delta=delta,
-        options={name: _combinations(name, option or []) for name in _names(method or ["cretta"])},
+        options={name: parse.option_combinations(name, option or []) for name in names},
         preset=preset,
         seeds=seed or [0],
     )
@@ -155,18 +115,3 @@ def run(
     results = execute(runs, Store(store), context)
     for table in summary_tables(grouped(results.values())):
         console.print(terminal(table, console.width))
-
-
-def _names(names: list[str]) -> list[str]:
-    from cretta import methods
-
-    return list(methods.names()) if names == ["all"] else names
-
-
-def _combinations(method: str, pairs: list[str]) -> list[dict[str, Any]]:
-    """Return the options of a method for each combination of the values in pairs such as ``beta=0.5|1``."""
-    combinations: list[list[str]] = [[]]
-    for pair in pairs:
-        name, equals, values = pair.partition("=")
-        combinations = [[*others, f"{name}{equals}{value}"] for others in combinations for value in values.split("|")]
-    return [parse.options(method, combination) for combination in combinations]

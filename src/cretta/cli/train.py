@@ -128,9 +128,8 @@ def train(
 def _train(settings: Settings, output: Path, device: str, save_every: float) -> None:
     """Train one model with progress on the console, and print how good it is."""
     import torch
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from cretta.cli.progress import bars
+    from cretta.cli.progress import detail_bars
     from cretta.models import build, open_model
     from cretta.models.classifier import Classifier
     from cretta.models.weights import warm_start
@@ -151,8 +150,7 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
         if replaced:
             console.print(f"not taken from {settings.init}, for their shape differs: {', '.join(replaced)}")
     title = f"{settings.architecture} on {training.name}"
-    columns = BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[details]}")
-    with bars(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+    with detail_bars() as bar:
         task = bar.add_task(title, total=1.0, details="")
 
         def show(progress: Progress) -> None:
