@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from cretta import methods
+from cretta.adapter import Adapter
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
 HEADINGS = ("method", "objective", "updates", "statistics", "source data", "forwards", "backwards", "logits")
 
 
+def formula(method: type[Adapter[Any]]) -> str:
+    """Return the objective: what follows "L = " in the docstring of the class, to the end of the sentence."""
+    match = re.search(r"\bL = (.+?)\.?(?=\s*\n|$)", method.__doc__ or "")
+    return match[1].replace("|", "\\|") if match else "none"
+
+
 def method_table() -> str:
     """Return a Markdown table of the built-in methods; passes are per batch, with default options."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS)]
-    for name in methods.names():
-        facts = methods.get(name).facts
+    for name, method in methods.built_in().items():
+        facts = method.facts
         rows.append(
             (
                 f"`{name}`",
-                facts.loss.replace("|", "\\|"),
+                formula(method),
                 facts.updates,
                 facts.statistics,
-                "yes" if facts.source_data else "no",
+                facts.source_data,
                 str(facts.forwards),
                 str(facts.backwards),
                 facts.logits,

@@ -20,9 +20,9 @@ def peak_memory(adapter: cretta.Adapter[Any], batch: Tensor, *, steady: bool = T
 
     if steady:
         step()
-        state = clone.state()
+        state = clone.state.snapshot()
         step()
-        clone.load(state)
+        clone.state.restore(state)
     with peak_meter(batch.device) as meter:
         step()
     return meter.peak

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import cretta
 import textbook
-from cretta.errors import BatchError, BusyError, CrettaError, ModelError, OptionError, StateError
+from cretta.errors import BatchError, BusyError, CrettaError, ModelError, OptionError, SkipStep, StateError
 from cretta.method import Facts, Objective
 from processes import ENVIRONMENT, LONG
 
@@ -40,11 +40,11 @@ def adapted(method: str, net: nn.Module | None = None, **options: Any) -> AnyAda
 
 def everything(model: AnyAdapter) -> dict[str, Tensor]:
     """All that evolves, and all tensors of the adapting network besides."""
-    found = model.state()
+    found = model.state.snapshot()
     for name, tensor in [*model.model.module.named_parameters(), *model.model.module.named_buffers()]:
         found[f"module.{name}"] = tensor.detach().clone()
-    if model._watch is not None:
-        found |= {f"watch.{name}": value.clone() for name, value in model._watch.snapshot().items()}
+    if model._monitor is not None:
+        found |= {f"watch.{name}": value.clone() for name, value in model._monitor.snapshot().items()}
     return found
 
 
@@ -290,11 +290,11 @@ def test_reset_is_bit_exact(name: str) -> None:
 
 def test_everything_evolves_that_should() -> None:
     """Otherwise a reset that forgets something could not be seen."""
-    model = adapted("cretta", lr=1e-2, weighting="uniform", statistics="moving")
-    first = model.state()
+    model = adapted("cretta", lr=1e-2, weighting="uniform", statistics="moving", adapt_every=2)
+    first = model.state.snapshot()
     for x in textbook.batches((8, 8, 7)):
         model(x)
-    last = model.state()
+    last = model.state.snapshot()
     assert {n for n in first if torch.equal(first[n], last[n])} == set()
     new = set(last) - set(first)
     assert new == {"optimizer.0.step", "optimizer.0.exp_avg", "optimizer.0.exp_avg_sq"}
@@ -303,13 +303,13 @@ def test_everything_evolves_that_should() -> None:
 def test_a_state_is_a_copy() -> None:
     model = adapted("cretta", lr=1e-2, statistics="moving")
     model(textbook.batches((8,))[0])
-    state = model.state()
+    state = model.state.snapshot()
     kept = {name: value.clone() for name, value in state.items()}
     model(textbook.batches((8,))[0])
     textbook.assert_bits(state, kept)
     for value in state.values():
         value.zero_()
-    assert model.state()["parameters.0"].abs().sum() > 0
+    assert model.state.snapshot()["parameters.0"].abs().sum() > 0
 
 
 @pytest.mark.parametrize("options", [{}, {"optimizer": "sgd"}, {"statistics": "moving"}], ids=str)
@@ -318,11 +318,11 @@ def test_a_state_is_taken_up_as_a_copy_too(options: dict[str, Any]) -> None:
     model = adapted("cretta", lr=1e-2, **options)
     first, *rest = textbook.batches()
     model(first)
-    state = model.state()
+    state = model.state.snapshot()
     kept = {name: value.clone() for name, value in state.items()}
     for _ in range(2):
-        model.load(state)
-        textbook.assert_bits(model.state(), kept)
+        model.state.restore(state)
+        textbook.assert_bits(model.state.snapshot(), kept)
         for x in rest:
             model(x)
         textbook.assert_bits(state, kept)
@@ -442,8 +442,8 @@ def test_a_state_goes_back_to_the_gpu_it_came_from(name: str, tmp_path: Path) ->
     other.restore(path)
     for x in stream[2:]:
         torch.testing.assert_close(other(x), model(x), rtol=1e-5, atol=1e-5)
-    devices = {n: v.device for n, v in model.state().items()}
-    assert {n: v.device for n, v in other.state().items()} == devices
+    devices = {n: v.device for n, v in model.state.snapshot().items()}
+    assert {n: v.device for n, v in other.state.snapshot().items()} == devices
 
 
 def test_restoring_twice_and_resetting_afterwards(tmp_path: Path) -> None:
@@ -547,7 +547,7 @@ def test_restore_with_another_learning_rate_warns_and_works(saved: Path) -> None
     with pytest.warns(UserWarning, match=r"'lr': 0\.01"):
         model.restore(saved)
     assert model.options.lr == 5e-3
-    assert torch.equal(model.state()["parameters.0"], load_file(saved)["parameters.0"])
+    assert torch.equal(model.state.snapshot()["parameters.0"], load_file(saved)["parameters.0"])
 
 
 def test_restore_a_missing_file(tmp_path: Path) -> None:
@@ -590,7 +590,7 @@ def damage(path: Path, name: str, value: Tensor | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["parameters.0", "generator", "memory.cursor", "memory.draw", "optimizer.0.exp_avg", "optimizer.0.step"]
+    "name", ["parameters.0", "generator", "memory.cursor", "optimizer.0.exp_avg", "optimizer.0.step"]
 )
 @pytest.mark.parametrize("how", ["missing", "misshapen", "of another type"])
 def test_restore_a_file_with_a_part_that_is_wrong(saved: Path, name: str, how: str) -> None:
@@ -732,7 +732,7 @@ class Moody:
 
     @staticmethod
     def count_one(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if len(inputs[0]) <= 2:  # an adapter trying its network on two samples
+        if textbook.in_verification():
             return
         Moody.count += 1
         if Moody.count == Moody.fails:
@@ -829,9 +829,9 @@ def test_a_network_that_answers_without_gradients_is_named_as_such(method: str) 
 
 def test_a_network_without_norm_layers() -> None:
     for method in METHODS:
-        with pytest.raises(ModelError, match=r"Sequential has no normalisation layer.*BatchNorm, GroupNorm.*'source'"):
+        with pytest.raises(ModelError, match=r"Sequential has no normalization layer.*BatchNorm, GroupNorm.*'source'"):
             adapted(method, nn.Sequential(nn.Flatten(), nn.Linear(192, 3)))
-        with pytest.raises(ModelError, match="no normalisation layer"):
+        with pytest.raises(ModelError, match="no normalization layer"):
             adapted(method, nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False)))
 
 
@@ -859,12 +859,12 @@ def test_a_lazy_network_that_was_never_run() -> None:
         ({"lr": 0.0}, ["lr=0.0", "above 0", "0.001"]),
         ({"lr": "fast"}, ["lr='fast'", "finite number"]),
         ({"lr": float("inf")}, ["lr=inf", "finite"]),
-        ({"optimizer": "rmsprop"}, ["optimizer='rmsprop'", "'adam', 'adamw', 'sgd'"]),
+        ({"optimizer": "rmsprop"}, ["optimizer='rmsprop'", "'adam', 'sgd'"]),
         ({"momentum": 1.0}, ["momentum=1.0", "at least 0", "below 1"]),
         ({"nesterov": "yes"}, ["nesterov='yes'", "True or False"]),
         ({"weight_decay": -0.1}, ["weight_decay=-0.1", "at least 0"]),
         ({"steps": 0}, ["steps=0", "at least 1"]),
-        ({"steps": 1.5}, ["steps=1.5", "whole number"]),
+        ({"steps": 1.5}, ["steps=1.5", "an integer"]),
         ({"episodic": 1}, ["episodic=1", "True or False"]),
         ({"statistics": "train"}, ["statistics='train'", "'batch', 'running', 'mixture', 'moving'"]),
         ({"batch_weight": 0.0}, ["batch_weight=0.0", "above 0", "at most 1"]),
@@ -994,7 +994,9 @@ def test_a_moving_average_survives_activations_that_overflow() -> None:
         model(x)
         with pytest.warns(UserWarning, match="far outside"):
             model(1e30 * x)
-        assert all(torch.isfinite(value).all() for name, value in model.state().items() if "statistics" in name)
+        assert all(
+            torch.isfinite(value).all() for name, value in model.state.snapshot().items() if "statistics" in name
+        )
         assert torch.isfinite(model(rest[0])).all()
 
 
@@ -1002,7 +1004,7 @@ class Second(cretta.Adapter):
     """A method whose second step of a batch finds nothing to learn, or is not finite."""
 
     name = "second"
-    facts = Facts(updates="norm affine", statistics="batch", source_data=False, logits="before")
+    facts = Facts(updates="norm affine", statistics="batch", logits="before")
     what = "nothing"
 
     def begin(self) -> None:
@@ -1015,7 +1017,7 @@ class Second(cretta.Adapter):
         if steps == 0:
             return Objective(logits.square().mean(), logits)
         if self.what == "nothing":
-            return Objective(None, logits, reason="nothing there")
+            raise SkipStep("nothing there", logits)
         return Objective(logits.square().mean() * float("nan"), logits)
 
 
@@ -1024,15 +1026,15 @@ def test_the_record_says_whether_parameters_were_updated(what: str, monkeypatch:
     """``adapted`` is true exactly if the parameters are others than before the batch, whichever step was left out."""
     monkeypatch.setattr(Second, "what", what)
     model = Second(textbook.small_net(), steps=3, lr=1e-2)
-    before = model.state()["parameters.0"]
+    before = model.state.snapshot()["parameters.0"]
     model(textbook.batches((8,))[0])
-    moved = not torch.equal(model.state()["parameters.0"], before)
+    moved = not torch.equal(model.state.snapshot()["parameters.0"], before)
     assert model.last.adapted == moved
     assert model.last.reason
 
 
 def parameters_of(model: AnyAdapter) -> Tensor:
-    return model.state()["parameters.0"]
+    return model.state.snapshot()["parameters.0"]
 
 
 @pytest.mark.filterwarnings(
@@ -1067,7 +1069,7 @@ def test_a_saturated_loss_does_not_claim_to_adapt() -> None:
     assert (model.last.loss, model.last.weight) == (0.0, 0.0)
     assert torch.equal(parameters_of(model), before)
     assert not model.last.adapted
-    assert "a loss of zero has none" in model.last.reason
+    assert "nor has a loss of zero" in model.last.reason
 
 
 @pytest.mark.parametrize(("lr", "steps"), [(1e-12, 1), (1e-12, 3), (1e-2, 1), (1e-2, 3)])
@@ -1085,11 +1087,11 @@ class Idle(cretta.Adapter):
     """Finds nothing to learn from."""
 
     name = "idle"
-    facts = Facts(updates="norm affine", statistics="batch", source_data=False, logits="after")
+    facts = Facts(updates="norm affine", statistics="batch", logits="after")
 
     def objective(self, x: Tensor) -> Objective:
         self.memory["seen"] = torch.tensor(1)
-        return Objective(None, self.model(x), reason="nobody is sure enough")
+        raise SkipStep("nobody is sure enough", self.model(x))
 
 
 def test_a_batch_without_anything_to_learn_is_skipped_with_the_methods_reason() -> None:
@@ -1186,7 +1188,7 @@ def test_everything_made_in_inference_mode(method: str, statistics: str) -> None
         with torch.inference_mode(k % 2 == 0):
             assert torch.equal(inside(x), expected[k])
             inside.predict(x)
-            inside.state()
+            inside.state.snapshot()
     with torch.inference_mode():
         inside.reset()
     assert torch.equal(inside(stream[0]), expected[0])
@@ -1235,7 +1237,7 @@ def test_autocast(method: str, statistics: str) -> None:
         assert parameter.dtype == torch.float32
         if name.startswith("bn"):
             assert not torch.equal(parameter, net.get_parameter(name))
-    for name, value in model.state().items():
+    for name, value in model.state.snapshot().items():
         assert not name.startswith(("parameters", "statistics", "optimizer")) or value.dtype == torch.float32, name
 
 
@@ -1243,7 +1245,7 @@ class Whole(cretta.Adapter):
     """Learns all parameters."""
 
     name = "whole"
-    facts = Facts(updates="all", statistics="batch", source_data=False, logits="after")
+    facts = Facts(updates="all", statistics="batch", logits="after")
 
     def objective(self, x: Tensor) -> Objective:
         logits = self.model(x)
@@ -1273,7 +1275,7 @@ def test_a_class_that_is_no_method_is_refused() -> None:
         cretta.adapt(textbook.small_net(), cretta.Adapter)
     with pytest.raises(OptionError, match="unknown method 3"):
         cretta.adapt(textbook.small_net(), 3)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="busy='never': must be one of 'wait', 'raise'"):
+    with pytest.raises(OptionError, match="busy='never': expected one of 'wait', 'raise'"):
         adapted("tent", busy="never")
 
 
@@ -1381,7 +1383,7 @@ def test_two_threads_at_once(gate: type[Gate], tmp_path: Path) -> None:
     assert len(answers) == 1
     assert torch.equal(answers[0], expected[0])
     assert torch.equal(model(second), expected[1])
-    textbook.assert_bits(model.state(), undisturbed.state())
+    textbook.assert_bits(model.state.snapshot(), undisturbed.state.snapshot())
 
 
 class Announced:
@@ -1436,7 +1438,7 @@ def test_others_wait_while_a_thread_adapts(gate: type[Gate], use: str, tmp_path:
         assert isinstance(answer, Tensor)
         assert isinstance(expected, Tensor)
         assert torch.equal(answer, expected)
-    textbook.assert_bits(model.state(), undisturbed.state())
+    textbook.assert_bits(model.state.snapshot(), undisturbed.state.snapshot())
 
 
 @pytest.mark.parametrize("busy", ["wait", "raise"])
@@ -1564,7 +1566,7 @@ def test_kinds_of_networks_adapt(method: str, name: str) -> None:
         assert logits.shape == (6, 5)
         assert torch.isfinite(logits).all()
         assert model.last.adapted, model.last.reason
-    names = model.parameters.names
+    names = model.learnable.names
     norms = [n for n, m in net.named_modules() if "Norm" in type(m).__name__ and list(m.parameters(recurse=False))]
     assert len(names) == sum(len(list(net.get_submodule(n).parameters(recurse=False))) for n in norms)
     for n, parameter in model.model.module.named_parameters():
@@ -1640,7 +1642,7 @@ def test_skipping_the_end_of_a_transformer() -> None:
         net = Vit()
     model = adapted("tent", net, skip=("norm2", "norm"), lr=1e-2)
     model(textbook.batches((8,))[0])
-    assert model.parameters.names == ("norm1.weight", "norm1.bias")
+    assert model.learnable.names == ("norm1.weight", "norm1.bias")
 
 
 # The same again.

@@ -22,9 +22,9 @@ def test_a_clone_continues_from_the_same_state_and_is_independent(method: str) -
     model, (first, *rest) = adapter(method, guard="rollback", **options), textbook.batches()
     model(first)
     clone = model.clone()
-    before = model.state()
+    before = model.state.snapshot()
     expected = [clone(x) for x in rest]
-    textbook.assert_bits(model.state(), before)
+    textbook.assert_bits(model.state.snapshot(), before)
     for x, logits in zip(rest, expected, strict=True):
         assert torch.equal(model(x), logits)
 

@@ -52,13 +52,13 @@ def test_the_page_of_models_runs_and_names_every_kind(tmp_path: Path, monkeypatc
 def test_the_method_of_contributing_is_found_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "energy_descent.py").write_text(blocks("CONTRIBUTING.md")[0])
     monkeypatch.setattr(cretta.methods, "__path__", [*cretta.methods.__path__, str(tmp_path)])
-    cretta.methods._built_in.cache_clear()
+    cretta.methods.built_in.cache_clear()
     try:
         assert "energy_descent" in cretta.methods.names()
         model = cretta.adapt(textbook.small_net(), "energy_descent", lr=1e-2)
     finally:
         monkeypatch.undo()
-        cretta.methods._built_in.cache_clear()
+        cretta.methods.built_in.cache_clear()
     x = textbook.batches((8,))[0]
     first = cretta.energy(model(x)).mean()
     for _ in range(4):

@@ -49,8 +49,10 @@ def made(method: str, scale: Transform = SCALES["0 to 1"], **options: Any) -> An
 
 
 def everything(model: AnyAdapter) -> dict[str, Tensor]:
-    guard = {f"guard.{n}": t.clone() for n, t in model._watch.snapshot().items()} if model._watch is not None else {}
-    return model.state() | {f"range.{n}": t.clone() for n, t in model._inputs.state().items()} | guard
+    guard = (
+        {f"guard.{n}": t.clone() for n, t in model._monitor.snapshot().items()} if model._monitor is not None else {}
+    )
+    return model.state.snapshot() | {f"range.{n}": t.clone() for n, t in model._inputs.snapshot().items()} | guard
 
 
 def warned(model: AnyAdapter, batches: list[Tensor]) -> list[str]:
@@ -159,17 +161,16 @@ class Careless(cretta.Adapter):
     """A method that takes its step without checking anything."""
 
     name = "careless"
-    facts = Facts(updates="norm affine", statistics="batch", source_data=False, logits="before")
+    facts = Facts(updates="norm affine", statistics="batch", logits="before")
 
     def objective(self, x: Tensor) -> Objective:
         logits = self.model(x)
         return Objective(cretta.functional.entropy(logits).mean(), logits)
 
-    def update(self, x: Tensor, objective: Objective) -> str:
-        assert objective.loss is not None
-        self.backward(objective.loss)
-        self.step()
-        return ""
+    def update(self, x: Tensor, objective: Objective) -> None:
+        self.backward(*objective.terms)
+        assert self.state.optimizer is not None
+        self.state.optimizer.step()
 
 
 QUIET = cretta.Guard(action="warn", classes=1e-6, drift=1e6)
@@ -210,7 +211,7 @@ def test_a_batch_far_outside_is_predicted_and_not_learned_from(name: str, factor
         model(x)
         undisturbed(x)
     before = everything(model)
-    source = "buffer" if model.facts.source_data else "first batches"
+    source = "buffer" if model.facts.source_data == "required" else "first batches"
     with pytest.warns(UserWarning, match=f"far outside the range of the {source}.*predicted, but not learned from"):
         logits = model(factor * batches[2])
     textbook.assert_bits(everything(model), before)
@@ -298,7 +299,7 @@ def test_only_the_first_batches_make_the_range() -> None:
     model, x = made("tent"), stream()[0]
     for k in range(FIRST + 3):
         model(x * (5 if k >= FIRST else 2))
-    assert float(model._inputs.state()["largest"]) == pytest.approx(2 * float(x.max()))
+    assert float(model._inputs.snapshot()["largest"]) == pytest.approx(2 * float(x.max()))
 
 
 def test_dark_first_images_are_no_range_of_their_own() -> None:
@@ -319,12 +320,12 @@ def test_the_range_is_saved_restored_and_reset(tmp_path: Path) -> None:
         other(255 * y)
     assert not other.last.adapted
     model.reset()
-    assert model._inputs.state() == {}
+    assert model._inputs.snapshot() == {}
     model(255 * y)  # the first batch of a new stream: there is nothing to compare it with
     assert model.last.adapted
     made("tent").save(path)
     other.restore(path)
-    assert other._inputs.state() == {}
+    assert other._inputs.snapshot() == {}
 
 
 def test_a_return_to_the_source_model_does_not_forget_the_range() -> None:
@@ -377,7 +378,7 @@ def test_batches_by_name_give_the_same_numbers(name: str, how: str) -> None:
     for x in stream():
         assert torch.equal(PASSED[how](model, x), plain(x))
     assert (model.backend.name == "plain") == (plain.backend.name == "plain")
-    for value, expected in zip(model.state().values(), plain.state().values(), strict=True):
+    for value, expected in zip(model.state.snapshot().values(), plain.state.snapshot().values(), strict=True):
         assert torch.equal(value, expected)
     for predicted in (model.predict(pixel_values=x), model.predict({"pixel_values": x})):
         torch.testing.assert_close(predicted, plain.predict(x))

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 import textbook
 from cretta.errors import BatchError, ModelError
-from cretta.network import Classifier, copy_sharing_parameters, logits_of
+from cretta.network import Network, copy_sharing_parameters, logits_of
 from cretta.normalization import NormStatistics, StreamAverage
 
 
-def classifier(net: nn.Module, statistics: str = "running") -> Classifier:
+def classifier(net: nn.Module, statistics: str = "running") -> Network:
     module = copy_sharing_parameters(net)
-    return Classifier(module, NormStatistics(module, statistics, 0.1, StreamAverage()))
+    return Network(module, NormStatistics(module, statistics, 0.1, StreamAverage()))
 
 
 # Copies that share.
@@ -261,8 +261,8 @@ def test_a_network_that_flattens_by_view_takes_channels_last_batches() -> None:
 
 def test_the_role_does_not_outlast_the_call() -> None:
     model = classifier(textbook.small_net(), "moving")
-    model(textbook.batches((4,))[0], role="source")
+    model.source(textbook.batches((4,))[0])
     assert model.statistics.role == "target"
     with pytest.raises(BatchError):
-        model(torch.zeros(3, 8, 8), role="source")
+        model.source(torch.zeros(3, 8, 8))
     assert model.statistics.role == "target"

@@ -106,7 +106,7 @@ def test_gradients_equal_those_by_hand(statistics: str, role: Any) -> None:
     net, (x, *_) = net_and_stream()
     model = cretta.adapt(net, "tent", statistics=statistics, batch_weight=ALPHA)
     hand = ByHand(net, statistics)
-    loss = textbook.entropy(model.model(x, role=role)).mean()
+    loss = textbook.entropy(getattr(model.model, "source" if role == "source" else "__call__")(x)).mean()
     expected = textbook.entropy(hand(x, role)).mean()
     for name in ("bn1", "bn2"):
         module = model.model.module
@@ -156,7 +156,7 @@ def test_the_moving_average_follows_its_law(method: str) -> None:
     for x in stream:
         close(model.predict(x), hand(x), 1e-8)
         close(model(x), hand(x, follow=True), 1e-8)
-        state = model.state()
+        state = model.state.snapshot()
         for name, (mean, variance) in hand.averages.items():
             close(state[f"statistics.mean.{name}"], mean, 1e-8)
             close(state[f"statistics.variance.{name}"], variance, 1e-8)
@@ -174,7 +174,7 @@ def test_the_first_layers_average_is_the_law_in_closed_form() -> None:
     keep = 1 - ALPHA
     for k, kind in enumerate(("mean", "variance")):
         expected = keep**3 * start[k] + ALPHA * (keep**2 * batch[0][k] + keep * batch[1][k] + batch[2][k])
-        close(model.state()[f"statistics.{kind}.bn1"], expected)
+        close(model.state.snapshot()[f"statistics.{kind}.bn1"], expected)
 
 
 def test_source_batches_are_no_part_of_the_stream() -> None:
@@ -188,9 +188,9 @@ def test_source_batches_are_no_part_of_the_stream() -> None:
         model(x)
         without(x)
         # A source batch is mixed with training's statistics however far the stream has come.
-        close(model.model(images, role="source"), hand(images, "source"), 1e-8)
+        close(model.model.source(images), hand(images, "source"), 1e-8)
     for name in ("statistics.mean.bn1", "statistics.variance.bn1", "statistics.mean.bn2", "statistics.variance.bn2"):
-        close(model.state()[name], without.state()[name], 1e-8)
+        close(model.state.snapshot()[name], without.state.snapshot()[name], 1e-8)
 
 
 @pytest.mark.parametrize("method", ["bn_adapt", "tent"])
@@ -198,11 +198,11 @@ def test_predict_does_not_touch_the_average(method: str) -> None:
     net, stream = net_and_stream()
     model = cretta.adapt(net, method, statistics="moving", batch_weight=ALPHA)
     model(stream[0])
-    before = model.state()
+    before = model.state.snapshot()
     for x in stream:
         model.predict(x)
         model.predict(10 + x)
-    textbook.assert_bits(model.state(), before)
+    textbook.assert_bits(model.state.snapshot(), before)
     undisturbed = cretta.adapt(net, method, statistics="moving", batch_weight=ALPHA)
     undisturbed(stream[0])
     assert torch.equal(model(stream[1]), undisturbed(stream[1]))
@@ -255,13 +255,13 @@ def test_a_batch_of_one(method: str, statistics: str) -> None:
     net = features_net()
     buffer = cretta.SourceBuffer(features(7, seed=3), augment="none")
     model = cretta.adapt(net, method, buffer=buffer, statistics=statistics, lr=1e-2)
-    first = model.state()["parameters.0"]
+    first = model.state.snapshot()["parameters.0"]
     for x in features(6).split(1):
         logits = model(x)
         assert logits.shape == (1, 5)
         assert torch.isfinite(logits).all()
         assert model.last.adapted
-    assert not torch.equal(model.state()["parameters.0"], first)
+    assert not torch.equal(model.state.snapshot()["parameters.0"], first)
 
 
 @pytest.mark.parametrize("method", ["tent", "cretta", "bn_adapt"])
@@ -269,11 +269,11 @@ def test_a_batch_of_one_without_company_gets_advice(method: str) -> None:
     buffer = cretta.SourceBuffer(features(7, seed=3), augment="none")
     model = cretta.adapt(features_net(), method, buffer=buffer)
     model(features(4))
-    before = model.state()
+    before = model.state.snapshot()
     for use in (model, model.predict):
         with pytest.raises(BatchError, match=r"batch of 1 is too small.*'mixture', 'moving' or 'running'"):
             use(features(1))
-        textbook.assert_bits(model.state(), before)
+        textbook.assert_bits(model.state.snapshot(), before)
 
 
 @pytest.mark.parametrize("statistics", STATISTICS)
@@ -287,7 +287,7 @@ def test_one_image_again_and_again(method: str, statistics: str) -> None:
         for batch in (x.expand(8, -1, -1, -1), torch.full_like(x, 0.5).expand(8, -1, -1, -1)):
             assert torch.isfinite(model(batch)).all()
             assert model.last.adapted
-    assert all(torch.isfinite(v).all() for v in model.state().values() if v.is_floating_point())
+    assert all(torch.isfinite(v).all() for v in model.state.snapshot().values() if v.is_floating_point())
 
 
 # Layers.

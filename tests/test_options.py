@@ -68,9 +68,9 @@ def test_what_is_allowed_is_kept(name: str, value: Any, kept: Any) -> None:
         ("decay", 1, "a finite number at least 0 and below 1"),  # below: not included
         ("decay", -1e-9, "at least 0"),
         ("limit", "far", "a finite number"),
-        ("count", 0, "a whole number, at least 1"),
-        ("count", 2.0, "a whole number"),
-        ("count", True, "a whole number"),
+        ("count", 0, "an integer, at least 1"),
+        ("count", 2.0, "an integer"),
+        ("count", True, "an integer"),
         ("kind", "c", "one of 'a', 'b'"),
         ("kind", None, "one of 'a', 'b'"),
         ("kind", ["a"], "one of 'a', 'b'"),
@@ -87,7 +87,7 @@ def test_what_is_not_says_so(name: str, value: Any, allowed: str) -> None:
         Some(**{name: value})
     message = str(caught.value)
     field = {f.name: f for f in dataclasses.fields(Some)}[name]
-    assert message.startswith(f"{name}={value!r}: must be ")
+    assert message.startswith(f"{name}={value!r}: expected ")
     assert allowed in message
     assert field.metadata["description"] in message
     assert f"the default is {field.default!r}" in message

@@ -107,7 +107,7 @@ def test_rows_are_those_of_a_plain_loop(method: str, shuffle: bool, tmp_path: Pa
                 }
             )
     assert found == expected
-    textbook.assert_bits(model.state(), again.state())
+    textbook.assert_bits(model.state.snapshot(), again.state.snapshot())
     assert (summary.images, summary.batches, summary.unreadable) == (COUNT, 6, 0)
     assert summary.adapted == (6 if method in ("cretta", "tent") else 0)
     assert summary.mean_confidence == pytest.approx(np.mean([row["confidence"] for row in expected]))
@@ -205,10 +205,10 @@ def test_a_transform_and_the_state_at_the_end(tmp_path: Path) -> None:
     predict(array(), model, output=output, batch_size=BATCH, transform=lambda x: 1 - x, state=state)
     again, plain = adapter(), adapter()
     again.restore(state)
-    textbook.assert_bits(again.state(), model.state())
+    textbook.assert_bits(again.state.snapshot(), model.state.snapshot())
     for start in range(0, COUNT, BATCH):
         logits = plain(1 - torch.from_numpy(pixels()[start : start + BATCH]).permute(0, 3, 1, 2).float() / 255)
-    textbook.assert_bits(plain.state(), model.state())
+    textbook.assert_bits(plain.state.snapshot(), model.state.snapshot())
     assert rows(output)[-1]["prediction"] == int(logits[-1].argmax())
     # The next folder goes on from there.
     predict(array(), again, output=tmp_path / "next.parquet", batch_size=BATCH)

@@ -53,7 +53,7 @@ def assert_moved(logits: Sequence[Tensor], stream: Sequence[Tensor], by: float =
 
 
 def parameters(model: cretta.Adapter[Any]) -> list[Tensor]:
-    return [flat.detach().clone() for flat in model.parameters.flat]
+    return [flat.detach().clone() for flat in model.learnable.flat]
 
 
 # Against textbook steps.
@@ -214,7 +214,7 @@ def test_lean_keeps_to_the_statistics(statistics: str) -> None:
         models.append(cretta.CreTTA(net, buffer_of(dtype=DOUBLE), lean=lean, lr=LR, statistics=statistics))
     for x in stream:
         assert_near([models[0](x)], [models[1](x)], 1e-10)
-    states = [model.state() for model in models]
+    states = [model.state.snapshot() for model in models]
     assert_near([v.double() for v in states[0].values()], [v.double() for v in states[1].values()], 1e-10)
 
 
@@ -272,14 +272,14 @@ def test_counting_goes_on_where_it_was_saved(cut: int, tmp_path: Path) -> None:
     second.restore(path)
     for x, logits in zip(stream[cut:], expected[cut:], strict=True):
         assert torch.equal(second(x), logits)
-    textbook.assert_bits(second.state(), whole.state())
+    textbook.assert_bits(second.state.snapshot(), whole.state.snapshot())
 
 
 def test_a_reset_starts_counting_anew() -> None:
     model, stream = cretta.adapt(textbook.small_net(), "tent", adapt_every=3), textbook.batches()
     expected = [model(x) for x in stream]
     model.reset()
-    textbook.assert_bits(model.state(), model.initial)
+    textbook.assert_bits(model.state.snapshot(), model.initial)
     for x, logits in zip(stream, expected, strict=True):
         assert torch.equal(model(x), logits)
 
@@ -346,7 +346,7 @@ def test_the_preset_fast_is_its_options() -> None:
     assert by_name.options.source_fraction < 1
     for x in stream:
         assert torch.equal(by_name(x), by_hand(x))
-    textbook.assert_bits(by_name.state(), by_hand.state())
+    textbook.assert_bits(by_name.state.snapshot(), by_hand.state.snapshot())
 
 
 def test_presets_combine_and_the_later_wins() -> None:
@@ -433,7 +433,7 @@ def test_a_step_reads_the_device_once(method: str, options: dict[str, Any], opti
 # Optimisers of one kernel.
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_saved_optimisers_go_on_bit_for_bit(optimizer: str, tmp_path: Path) -> None:
     stream, path = textbook.batches(), tmp_path / "state.safetensors"
     options: dict[str, Any] = {"optimizer": optimizer, "lr": LR, "momentum": 0.9, "weight_decay": 0.01}
@@ -445,13 +445,13 @@ def test_saved_optimisers_go_on_bit_for_bit(optimizer: str, tmp_path: Path) -> N
     first.save(path)
     second = cretta.adapt(textbook.small_net(), "tent", **options)
     second.restore(path)
-    textbook.assert_bits(second.state(), first.state())
+    textbook.assert_bits(second.state.snapshot(), first.state.snapshot())
     for x, logits in zip(stream[2:], expected[2:], strict=True):
         assert torch.equal(second(x), logits)
-    textbook.assert_bits(second.state(), whole.state())
+    textbook.assert_bits(second.state.snapshot(), whole.state.snapshot())
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_optimisers_of_one_kernel_are_the_textbooks(optimizer: str) -> None:
     stream = textbook.batches(dtype=DOUBLE)
     options: dict[str, Any] = {"optimizer": optimizer, "lr": LR, "momentum": 0.9, "weight_decay": 0.01}

@@ -7,10 +7,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cretta import data, functional, methods, metrics, models, streams
+    from cretta import data, functional, methods, metrics, models, monitor, streams
     from cretta.adapter import Adapter
     from cretta.buffer import SourceBuffer
-    from cretta.errors import BatchError, BusyError, CrettaError, ModelError, OptionError, StateError
+    from cretta.errors import (
+        BatchError,
+        BufferRequired,
+        BusyError,
+        CrettaError,
+        ModelError,
+        NonFiniteStep,
+        OptionError,
+        SkipStep,
+        StateError,
+    )
     from cretta.functional import energy
     from cretta.method import Facts, Objective, Options, Record
     from cretta.methods import adapt
@@ -22,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Adapter",
     "BatchError",
+    "BufferRequired",
     "BusyError",
     "CollapseWarning",
     "CreTTA",
@@ -29,10 +40,12 @@ __all__ = [
     "Facts",
     "Guard",
     "ModelError",
+    "NonFiniteStep",
     "Objective",
     "OptionError",
     "Options",
     "Record",
+    "SkipStep",
     "SourceBuffer",
     "StateError",
     "adapt",
@@ -42,12 +55,14 @@ __all__ = [
     "methods",
     "metrics",
     "models",
+    "monitor",
     "streams",
 ]
 
 _MODULES = {
     "Adapter": "adapter",
     "BatchError": "errors",
+    "BufferRequired": "errors",
     "BusyError": "errors",
     "CollapseWarning": "monitor.collapse",
     "CreTTA": "methods.cretta",
@@ -55,10 +70,12 @@ _MODULES = {
     "Facts": "method",
     "Guard": "monitor.collapse",
     "ModelError": "errors",
+    "NonFiniteStep": "errors",
     "Objective": "method",
     "OptionError": "errors",
     "Options": "method",
     "Record": "method",
+    "SkipStep": "errors",
     "SourceBuffer": "buffer",
     "StateError": "errors",
     "adapt": "methods",

@@ -1,4 +1,4 @@
-"""The adapter: wraps a network, predicts, and learns from what it sees. Methods are its subclasses."""
+"""The adapter: a module that predicts, and learns from what it predicts. Methods are its subclasses."""
 
 from __future__ import annotations
 
@@ -7,41 +7,85 @@ import inspect
 import json
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
+from cretta import state
 from cretta.accelerate import Backend
 from cretta.buffer import SourceBuffer
-from cretta.errors import BatchError, BusyError, ModelError, OptionError, StateError
+from cretta.checks import StepCheck
+from cretta.errors import (
+    BatchError,
+    BufferRequired,
+    BusyError,
+    ModelError,
+    NonFiniteStep,
+    OptionError,
+    SkipStep,
+    StateError,
+)
+from cretta.export import with_fixed_statistics
 from cretta.functional import energy
 from cretta.inputs import InputRange
-from cretta.learner import NO_LOGITS, NOT_FINITE, Learner, Mark, parts
 from cretta.method import Facts, Objective, Options, Record
 from cretta.monitor.collapse import CollapseMonitor, CollapseWarning
-from cretta.network import Arguments, Classifier, compiled, copy_sharing_parameters
+from cretta.network import Arguments, Network, compiled, copy_sharing_parameters
 from cretta.normalization import NormStatistics, StreamAverage, norm_layers, norm_parameter_names, under
 from cretta.options import unknown
 from cretta.parameters import FlatParameters
+from cretta.state import AdaptationState, Checkpoint, Snapshot
 from cretta.storage import tensorfile
 
-NO_NORM = "no normalisation layer with learnable γ and β"
+NOT_FINITE = "the loss, its gradient or the logits after the update are not finite"
+NO_LOGITS = "the logits are not finite"
+NO_NORM = "no normalization layer with learnable γ and β"
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
 
 
-class Adapter(Learner, Generic[OptionsT]):
+class Loaded(NamedTuple):
+    """What ``load_state_dict`` returns in PyTorch; an adapter loads everything or raises."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of a batch."""
+
+    logits: Tensor
+    loss: Tensor | None = None
+    updates: int = 0
+    skipped: SkipStep | None = None
+    """Why an update was skipped."""
+    note: str = ""
+    """Why no update was due, or what else the method recorded."""
+    guard: str = ""
+    """What the guard detected and did."""
+    undone: bool = False
+    """Whether the guard restored an earlier state."""
+    values: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+
+
+class Adapter(nn.Module, Generic[OptionsT]):
     """Predicts with a copy of ``net`` that adapts to the batches it sees; ``net`` itself never changes.
 
-    Call it with a batch to predict and adapt, :meth:`predict` to predict only. A subclass is a method: it
-    states its :class:`Facts` and turns a batch into an :class:`Objective`; see ``CONTRIBUTING.md``.
+    Call it with a batch to predict and adapt, :meth:`predict` to predict only. A subclass is a method: it states its
+    :class:`Facts` and computes an :class:`Objective` from a batch; see ``CONTRIBUTING.md``.
 
-    The frozen parameters are ``net``'s own storage, not copies, but for convolutions of the source model into which
-    BatchNorm was folded: to go on training ``net``, make a deep copy of it first.
+    It is a ``torch.nn.Module``. ``parameters()`` are those of the copy; ``state_dict()`` is what evolves: learned
+    parameters, optimizer, statistics, memory of the method, random numbers, guard. ``train()`` and ``eval()`` change
+    nothing: adaptation does not depend on the mode, and dropout stays disabled. A deep copy or a pickle continues bit
+    for bit.
+
+    The frozen parameters share ``net``'s storage, except convolutions of the source model into which BatchNorm was
+    folded: to continue training ``net``, make a deep copy of it first.
     """
 
     name: ClassVar[str] = ""
@@ -49,9 +93,21 @@ class Adapter(Learner, Generic[OptionsT]):
     facts: ClassVar[Facts]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     option_type: ClassVar[type[Options]] = Options
+    """The type in ``Adapter[…]``."""
+    net: nn.Module
+    state: AdaptationState
+    """Everything that evolves."""
+    initial: Snapshot
+    """The state before the first batch."""
+    model: Network
+    """The adapting copy of ``net``: ``model(x)``, ``model.probe(x)``, ``model.source(x)``."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for base in vars(cls).get("__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Options):
+                    cls.option_type = argument
         if cls.__doc__ and "facts" in vars(cls):
             presets = "".join(f"\n{name}: {dict(values)}" for name, values in cls.presets.items())
             options = f"Options:\n\n{cls.option_type.describe()}" + (f"\n\nPresets:\n{presets}" if presets else "")
@@ -73,6 +129,7 @@ class Adapter(Learner, Generic[OptionsT]):
     def __init__(
         self, net: nn.Module, buffer: SourceBuffer | None = None, *, preset: str | None = None, **options: Any
     ) -> None:
+        super().__init__()
         if not isinstance(net, nn.Module):
             raise ModelError(
                 compiled(net)
@@ -86,48 +143,47 @@ class Adapter(Learner, Generic[OptionsT]):
             )
         if buffer is not None and not isinstance(buffer, SourceBuffer):
             raise OptionError(
-                f"buffer is {type(buffer).__name__}; needed is a cretta.SourceBuffer, as "
-                "SourceBuffer.sample(training_set) or SourceBuffer(images) make it, or None."
+                f"buffer is {type(buffer).__name__}; expected a cretta.SourceBuffer, from "
+                "SourceBuffer.sample(training_set) or SourceBuffer(images), or None."
             )
         self.options: OptionsT = self.option_type.make(self.name, self.preset_options(preset), options)  # type: ignore[assignment]  # option_type is the subclass's
         self.buffer = buffer
-        self.net: nn.Module = getattr(net, "_orig_mod", net)  # under torch.compile lies the module itself
         if self.options.guard is not None and self.facts.updates == "nothing":
             raise OptionError(
-                f"guard={self.options.guard.action!r}: a guard watches what learning does to the model, and "
+                f"guard={self.options.guard.action!r}: a guard monitors the effect of learning on the model, and "
                 f"{self.name} learns nothing. Leave guard out, or use a method that learns, such as 'tent' or 'cretta'."
             )
-        self.skip = self._skipped_layers(by_user="skip" in options, preset=preset)
-        """Full names of the layers that do not learn, with all below them."""
+        if buffer is None and self.reads_buffer:
+            raise BufferRequired(
+                f"{self.name} needs source samples, got buffer=None. Pass "
+                f"buffer=cretta.SourceBuffer.sample(training_set) or cretta.SourceBuffer(images){self.without_buffer}."
+            )
+        net = getattr(net, "_orig_mod", net)  # the module itself, of one that is wrapped by torch.compile
+        self.skip = self._skipped_layers(net, by_user="skip" in options, preset=preset)
+        """Full names of the layers that do not learn, with all layers inside them."""
         self.statistics = self.options.statistics or self.facts.statistics
         self.logits_from = self.options.predict or self.facts.logits
         self.last = Record(size=0, moved=None, skipped=False, note="no batch yet")
         self._busy = threading.Lock()
         self._user: int | None = None
         self._arguments = Arguments()
-        self._frozen: dict[str, Classifier] = {}
         self._net_fingerprint: str | None = None
         with torch.inference_mode(False):
-            self._build()
-            self.begin()
-            self.initial = self.state()
-            """The state before the first batch."""
-        self._watch = CollapseMonitor(self.options.guard) if self.options.guard else None
-        self._inputs = InputRange(self.buffer if self.facts.source_data else None)
+            self._build(net)
 
     @classmethod
     def preset_options(cls, preset: str | None) -> dict[str, Any]:
-        """The options of a preset, or of several: "imagenet+fast", of which the later win."""
-        found: dict[str, Any] = {}
+        """Return the options of a preset, or of several, such as "imagenet+fast"; later ones win."""
+        options: dict[str, Any] = {}
         for name in [] if preset is None else str(preset).split("+"):
             if name not in cls.presets:
                 raise unknown(f"preset of {cls.name}", name, cls.presets)
-            found |= cls.presets[name]
-        return found
+            options |= cls.presets[name]
+        return options
 
-    def _skipped_layers(self, *, by_user: bool, preset: str | None) -> tuple[str, ...]:
-        """Return full names: a user gives them; a preset's match at any depth, for networks that were wrapped."""
-        names = {name for name, _ in [*self.net.named_modules(), *self.net.named_parameters()] if name}
+    def _skipped_layers(self, net: nn.Module, *, by_user: bool, preset: str | None) -> tuple[str, ...]:
+        """Return full names: users pass them; names in presets match at any depth, for networks that are wrapped."""
+        names = {name for name, _ in [*net.named_modules(), *net.named_parameters()] if name}
         skip = self.options.skip
         if by_user:
             for layer in skip:
@@ -138,35 +194,38 @@ class Adapter(Learner, Generic[OptionsT]):
         missing = [layer for layer in skip if not matches[layer]]
         if missing:
             warnings.warn(
-                f"preset={preset!r} keeps {', '.join(missing)} from learning, and {type(self.net).__name__} has no "
-                "layer of that name; say which layers should not learn by skip=(…), or skip=() for none.",
+                f"preset={preset!r} keeps {', '.join(missing)} from learning, and {type(net).__name__} has no layer of "
+                "that name; name the layers that should not learn by skip=(…), or skip=() for none.",
                 stacklevel=4,
             )
         return tuple(name for layer in skip for name in matches[layer])
 
-    def _build(self) -> None:
+    def _build(self, net: nn.Module) -> None:
+        """Set everything that depends on the network and its device, and the state to the beginning."""
+        vars(self)["net"] = net  # past nn.Module's registration: the user's network is not part of this module
+        self._frozen: dict[str, Network] = {}
         learning = self._learning_names()
-        if self.statistics != "running" and not any(norm_layers(self.net)) and compiled(self.net):
-            raise ModelError(compiled(self.net))
-        first = next(iter([*self.net.parameters(), *self.net.buffers()]), torch.empty(0))
-        module, average = copy_sharing_parameters(self.net, own=learning), StreamAverage()
+        if self.statistics != "running" and not any(norm_layers(net)) and compiled(net):
+            raise ModelError(compiled(net))
+        first = next(iter([*net.parameters(), *net.buffers()]), torch.empty(0))
+        module, average = copy_sharing_parameters(net, own=learning), StreamAverage()
         parameters = dict(module.named_parameters(remove_duplicate=False))
         flat = FlatParameters([(name, parameters[name]) for name in learning])
-        Learner.__init__(self, self.options, flat, average, first.device)
-        self.model = self._classifier(module, self.statistics, learns=bool(learning))
+        self.state = AdaptationState(self.options, flat, average, first.device)
+        self.model = self._network(module, self.statistics, learns=bool(learning))
         self.model.statistics.follows_stream = True
+        self._step = StepCheck(flat)
+        self._last_batch: Tensor | None = None
+        self.begin()
+        self.initial = self.state.snapshot()
+        self._monitor = CollapseMonitor(self.options.guard) if self.options.guard else None
+        self._inputs = InputRange(self.buffer if self.facts.source_data == "required" else None)
 
-    def _classifier(self, module: nn.Module, statistics: str, *, learns: bool) -> Classifier:
+    def _network(self, module: nn.Module, statistics: str, *, learns: bool) -> Network:
         o = self.options
-        norms = NormStatistics(module, statistics, o.batch_weight, self.average)
-        return Classifier(
-            module,
-            norms,
-            self._arguments,
-            learns=learns,
-            fuse=o.fuse,
-            compiles=o.compile,
-            precision=o.precision,
+        norms = NormStatistics(module, statistics, o.batch_weight, self.state.average)
+        return Network(
+            module, norms, self._arguments, learns=learns, fuse=o.fuse, compiles=o.compile, precision=o.precision
         )
 
     def _learning_names(self) -> list[str]:
@@ -181,7 +240,7 @@ class Adapter(Learner, Generic[OptionsT]):
                 compiled(self.net)
                 or f"{type(self.net).__name__} has {'no parameter' if self.facts.updates == 'all' else NO_NORM}"
                 f"{' outside ' + repr(self.skip) if self.skip else ''}, and {self.name} updates "
-                "nothing else. Needed is BatchNorm, GroupNorm, LayerNorm, InstanceNorm or RMSNorm with affine "
+                "nothing else. Expected BatchNorm, GroupNorm, LayerNorm, InstanceNorm or RMSNorm with affine "
                 "parameters; cretta.adapt(net, 'source') predicts with any model."
             )
         parameters = dict(self.net.named_parameters(remove_duplicate=False))
@@ -193,30 +252,108 @@ class Adapter(Learner, Generic[OptionsT]):
             )
         return names
 
-    # What a method may say. Only `objective` is needed.
+    # What a method may define. Only `objective` is required.
 
     def begin(self) -> None:
-        """Puts the first entries into ``memory``; called once, before the first batch."""
+        """Set up what the method needs, and the first entries of ``memory``; called before the first batch."""
 
     def objective(self, x: Tensor) -> Objective:
-        """The loss of a batch, and the logits of it that came by the way; gradients are on."""
+        """Compute the loss and the logits of a batch; called with gradients enabled."""
         return Objective(loss=None, logits=self.model(x))
 
-    def update(self, x: Tensor, objective: Objective) -> str:
-        """Takes one step down the objective; returns why not, or an empty string."""
-        if objective.loss is None:
-            return objective.reason or "the batch gave nothing to learn from"
-        self.backward(objective.loss)
-        if objective.rest is not None:
-            self.backward(objective.rest(), more=True)
-        if not self.finite():
-            return NOT_FINITE
+    def update(self, x: Tensor, objective: Objective) -> None:
+        """Take one optimizer step on the objective, or raise :class:`SkipStep`."""
+        self.backward(*objective.terms)
         self.step()
-        return ""
 
-    # What everybody calls.
+    @property
+    def reads_buffer(self) -> bool:
+        """Whether the method, with these options, reads source samples from the buffer."""
+        return self.facts.source_data == "required"
 
-    def __call__(self, x: Tensor | Mapping[str, Any] | None = None, /, **named: Any) -> Tensor:
+    without_buffer: ClassVar[str] = ""
+    """What else can be done if there is no buffer, for the message of :class:`BufferRequired`."""
+
+    # What a method may use.
+
+    @property
+    def learnable(self) -> FlatParameters:
+        """The parameters that learn, in one tensor per device and dtype."""
+        return self.state.learnable
+
+    @property
+    def memory(self) -> Snapshot:
+        """The method's entries of the state. Replace them; see :meth:`on_rollback` for those too large."""
+        return self.state.memory
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The source of random numbers."""
+        return self.state.generator
+
+    @property
+    def source_parameters(self) -> list[Tensor]:
+        """The parameters that learn, as they are in the source model, in the layout of ``learnable.flat``."""
+        return [self.initial[f"parameters.{index}"] for index in range(len(self.learnable.flat))]
+
+    def backward(self, *terms: Tensor | Callable[[], Tensor]) -> None:
+        """Set the gradients of the parameters to that of the sum of ``terms``, computed one after the other."""
+        self.learnable.zero_grad()
+        self._step.loss = None
+        for term in terms:
+            loss = term if isinstance(term, Tensor) else term()
+            if not loss.requires_grad:
+                raise ModelError(
+                    "the logits carry no gradient, so nothing can learn: the network's forward detaches them or runs "
+                    "under torch.no_grad(). Remove that, or use 'source' or 'bn_adapt'."
+                )
+            self._step.add_backward(loss)
+            self._step.loss = loss.detach() if self._step.loss is None else self._step.loss + loss.detach()
+            with torch.autocast(loss.device.type, enabled=False):
+                loss.backward()
+
+    def step(self) -> None:
+        """Let the optimizer move the parameters; raise :class:`NonFiniteStep` if loss or gradients are not finite."""
+        if not self._step.postponed and not self._step.passed():
+            raise NonFiniteStep(NOT_FINITE)
+        assert self.state.optimizer is not None
+        self.state.optimizer.step()
+        torch.clear_autocast_cache()  # it may hold copies of the old parameters
+
+    def note(self, reason: str = "", **values: Tensor) -> None:
+        """Record in ``model.last`` what happened to the batch, and numbers, still on the device."""
+        self._step.reason = reason or self._step.reason
+        self._step.notes |= {name: value.detach() for name, value in values.items()}
+
+    def restart(self, reason: str) -> None:
+        """Restore the source model within a batch, and record why."""
+        self.state.restore(self.initial)
+        self.note(reason)
+
+    def on_rollback(self, undo: Callable[[], object]) -> None:
+        """Register how to undo an in-place change of a ``memory`` entry if the step is skipped."""
+        self.state.on_rollback(undo)
+
+    def frozen(self, statistics: str) -> Network:
+        """Return the source model φ with the BatchNorm statistics named."""
+        if statistics not in self._frozen:
+            module = copy_sharing_parameters(self.net)
+            self._frozen[statistics] = self._network(module, statistics, learns=False)
+        return self._frozen[statistics]
+
+    def unadapted(self, x: Tensor) -> Tensor:
+        """Return the logits of the source model under the statistics in use, without gradients."""
+        with torch.no_grad():
+            return self.frozen(self.statistics)(x)
+
+    # Predicting and adapting.
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor | Mapping[str, Any] | None = None, /, **named: Any) -> Tensor:
+            """Run :meth:`forward`."""
+
+    def forward(self, x: Tensor | Mapping[str, Any] | None = None, /, **named: Any) -> Tensor:
         """Predict a batch of what ``net`` takes, and adapt to it; return logits (B, C), all of them finite.
 
         The batch is one tensor, passed as ``net`` takes it: ``model(x)``, ``model(pixel_values=x)``, or
@@ -224,262 +361,348 @@ class Adapter(Learner, Generic[OptionsT]):
         ``net``, with source samples too. The output of ``net`` may be the logits, an object with ``.logits``, a mapping
         with ``["logits"]``, or a tuple that begins with them.
         """
-        with self._alone():
-            x = self._usable(x, named)
-            self._unmeasured = x if x.is_floating_point() else None
-            self._undo.clear()
-            start = self.mark()
-            ways_back = [start.back] + ([self._watch.checkpoint()] if self._watch is not None else [])
+        with self._exclusive():
+            x = self._validate(x, named)
+            begun = self.state.checkpoint()
+            roll_monitor_back = self._monitor.checkpoint() if self._monitor is not None else None
             try:
-                counted = self.memory.get("batches")
-                if self.options.episodic:
-                    self.load(self.initial)
-                due = self._is_due(counted)
-                if self.options.episodic or self.options.adapt_every > 1:
-                    start = self.mark()
-                logits, record = self._follow(x, start, due)
-                if self._far:
-                    ways_back[0]()
+                start = self._start_of_episode() if self.options.episodic else begun
+                outcome = self._process(x, start, begun.cycle)
+                record = self._record(x, outcome, start)
+                if self._step.out_of_range:
+                    self.state.rollback(begun)
                     self._inputs.warn_far(x)
                 else:
+                    self.state.cycle = (begun.cycle + 1) % self.options.adapt_every if self.learnable.flat else 0
                     self._inputs.follow(x)
-                self.last = record
             except BaseException:
-                for back in ways_back:
-                    back()
+                self.state.rollback(begun)
+                if roll_monitor_back is not None:
+                    roll_monitor_back()
                 raise
-            return logits
+            self.state.commit()
+            self.last = record
+            if self.statistics in ("batch", "mixture"):
+                self._last_batch = x  # for export()
+            return outcome.logits
 
-    def _follow(self, x: Tensor, start: Mark, due: bool) -> tuple[Tensor, Record]:
-        watch = self._watch
-        before = self.state() if watch is not None and watch.due else None
-        objective, updates, reason = self._learn(x, start) if due else self._only_predict(x)
-        if self._far:
-            self.average.seen, watch = {}, None
-        logits = objective.logits.detach()
-        reference = self.unadapted(x) if before is not None and watch is not None else None
-        self.average.commit()
-        noticed, undone = "", False
-        if watch is not None:
-            # Logits from before the update speak of the state before it.
-            late = updates > 0 and not reason and self.logits_from == "after"
-            judged = self.state() if before is not None and late else before
-            watch.batches += 1
-            if reference is not None and judged is not None:
-                alarm = watch.check(logits, reference, judged, self.initial)
-                if alarm is not None:
-                    noticed, undone = alarm.message, alarm.restore is not None
-                    if alarm.restore is not None:
-                        self.load(alarm.restore)
-                        logits = self.answer(x)
-                        self.average.seen = {}
-                    warnings.warn(f"batch {watch.batches}: {noticed}", CollapseWarning, stacklevel=3)
-        if not bool(torch.isfinite(logits).all()) if undone else reason == NO_LOGITS:
-            raise self._without_answer(x)
-        values = {"energy": energy(logits, self.options.temperature).mean(), **objective.notes}
-        if objective.loss is not None:
-            values["loss"] = objective.loss.detach()
-        moved = self.moved(start) if updates > 0 and not undone else None
-        return logits, Record(len(x), moved, bool(reason), reason or objective.reason, noticed, values)
+    def _start_of_episode(self) -> Checkpoint:
+        self.state.restore(self.initial)
+        return self.state.checkpoint()
 
-    def _is_due(self, counted: Tensor | None) -> bool:
-        """Counts this batch, after those ``counted``, and tells whether it is one to learn from."""
-        if self.optimizer is None or self.options.adapt_every == 1:
-            return True
-        before = 0 if counted is None else int(counted)
-        self.memory["batches"] = torch.tensor(before + 1)
-        return before % self.options.adapt_every == 0
-
-    def _only_predict(self, x: Tensor) -> tuple[Objective, int, str]:
-        objective = Objective(None, self.answer(x), f"learns from one batch in {self.options.adapt_every}")
-        self._unchecked.append(objective.logits)
-        return objective, 0, self._check(x, objective.logits)
-
-    def _learn(self, x: Tensor, start: Mark) -> tuple[Objective, int, str]:
-        """Return the last objective, with the logits to answer with, the number of steps, and why one was left out."""
-        if self.optimizer is None:
+    def _process(self, x: Tensor, start: Checkpoint, cycle: int) -> Outcome:
+        monitor = self._monitor
+        before = self.state.snapshot() if monitor is not None and monitor.due else None
+        if self.state.optimizer is None:
             with torch.no_grad():
-                objective = self.objective(x)
-            self._unchecked.append(objective.logits)
-            return objective, 0, self._check(x, objective.logits)
-        for step in range(self.options.steps):
+                outcome = self._only_predict(x, lambda: self.objective(x).logits)
+        elif cycle == 0:
+            outcome = self._adapt(x, start)
+        else:
+            outcome = self._only_predict(x, lambda: self._forward(x))
+            outcome.note = f"learns from one batch in {self.options.adapt_every}"
+        if self._step.out_of_range:
+            self.state.average.seen = {}
+        elif monitor is not None:
+            self._guard(monitor, x, outcome, before)
+        else:
+            self.state.average.commit()
+        failed = (
+            not bool(torch.isfinite(outcome.logits).all())
+            if outcome.undone
+            else outcome.skipped is not None and outcome.skipped.reason == NO_LOGITS
+        )
+        if failed:
+            raise self._logits_error(x)
+        return outcome
+
+    def _only_predict(self, x: Tensor, predict: Callable[[], Tensor]) -> Outcome:
+        self._step = self._new_step(x)
+        logits = predict()
+        self._step.add(logits)
+        return Outcome(logits, skipped=self._failure(x, logits), note=self._step.reason, values=self._step.notes)
+
+    def _adapt(self, x: Tensor, start: Checkpoint) -> Outcome:
+        """Take the steps that a batch is due; stop at the first one that is skipped."""
+        steps = self.options.steps
+        for step in range(steps):
             if step > 0:
-                start = self.mark()
-            self._postponed = self.logits_from == "after" and step == self.options.steps - 1
-            try:
-                with torch.enable_grad():
-                    objective = self.objective(x)
-                    self._unchecked.append(objective.logits.detach())
-                    reason = self.update(x, objective)
-                after = self.answer(x) if self._postponed and not reason else None
-            finally:
-                self._postponed = False
-            self._unchecked += [] if after is None else [after]
-            refused = reason == NOT_FINITE
-            reason = self._check(x, objective.logits, refused=refused) or reason
-            if reason:
-                # The stream's statistics are no part of a step, but those of a batch that makes it fail are suspect.
-                seen = self.average.seen if reason not in (NOT_FINITE, NO_LOGITS) else {}
-                start.back()
-                self.average.seen = seen
-                return objective, step, reason
-            if after is not None:
-                objective.logits = after
-        return objective, self.options.steps, ""
+                start = self.state.checkpoint()
+            predicts_after = self.logits_from == "after" and step == steps - 1
+            outcome = self._take_step(x, start, first=step == 0, predicts_after=predicts_after)
+            if outcome.skipped is not None:
+                outcome.updates = step
+                return outcome
+        outcome.updates = steps
+        return outcome
 
-    def _check(self, x: Tensor, logits: Tensor, *, refused: bool = False) -> str:
-        """Say why not to learn from a batch that fails the check :meth:`finite`, or was ``refused`` by it before."""
-        if self.finite() and not refused:
-            return ""
-        self._refuse(x)
-        if not bool(torch.isfinite(logits).all()):
-            return NO_LOGITS
-        return self._inputs.reason if self._far else NOT_FINITE
-
-    def _without_answer(self, x: Tensor) -> BatchError:
-        low, high = (float(value) for value in torch.aminmax(x))
-        return BatchError(
-            f"{NO_LOGITS}; nothing was changed. Expected are inputs on the scale that net was trained on, got values "
-            f"from {low:.3g} to {high:.3g}; rescale or drop the batch. If every batch ends so, call reset()."
+    def _take_step(self, x: Tensor, start: Checkpoint, *, first: bool, predicts_after: bool) -> Outcome:
+        self._step = check = self._new_step(x if first else None, postponed=predicts_after)
+        loss = logits = after = skipped = None
+        try:
+            with torch.enable_grad():
+                objective = self.objective(x)
+                loss, logits = objective.loss, objective.logits.detach()
+                check.add(logits)
+                if loss is None:
+                    raise SkipStep("the batch gave nothing to learn from")
+                self.update(x, objective)
+            if predicts_after:
+                after = self._forward(x)
+                check.add(after)
+        except SkipStep as error:
+            skipped = error
+            if logits is None:
+                logits = error.logits.detach() if error.logits is not None else self._forward(x)
+                check.add(logits)
+        failure = self._failure(x, logits, skipped)
+        if failure is not None:
+            # Keep the moving statistics of a skipped step, unless it failed with values that are not finite.
+            seen = {} if isinstance(failure, NonFiniteStep) else self.state.average.seen
+            self.state.rollback(start)
+            self.state.average.seen = seen
+        value = loss.detach() if isinstance(loss, Tensor) else check.loss
+        return Outcome(
+            logits if failure is not None or after is None else after,
+            value,
+            skipped=failure,
+            note=check.reason,
+            values=check.notes,
         )
 
-    def largest_norm(self, x: Tensor) -> Tensor | None:
-        """Return the Euclidean norm above which a batch is far outside the usual range; None if that is not known."""
-        return self._inputs.limit(x)
+    def _new_step(self, x: Tensor | None, *, postponed: bool = False) -> StepCheck:
+        batch = x if x is not None and x.is_floating_point() else None
+        return StepCheck(self.learnable, batch, self._inputs.limit, postponed=postponed)
 
-    def answer(self, x: Tensor) -> Tensor:
-        """Logits of the model as it is now."""
+    def _failure(self, x: Tensor, logits: Tensor, skipped: SkipStep | None = None) -> SkipStep | None:
+        """Return why not to learn from the batch: its numbers fail the check, or the method skipped it."""
+        if self._step.passed() and not isinstance(skipped, NonFiniteStep):
+            return skipped
+        self._raise_if_not_finite(x)
+        if not bool(torch.isfinite(logits).all()):
+            return NonFiniteStep(NO_LOGITS)
+        return SkipStep(self._inputs.reason) if self._step.out_of_range else NonFiniteStep(NOT_FINITE)
+
+    def _guard(self, monitor: CollapseMonitor, x: Tensor, outcome: Outcome, before: Snapshot | None) -> None:
+        """Let the guard check the batch, and do what it decides."""
+        reference = self.unadapted(x) if before is not None else None
+        self.state.average.commit()
+        monitor.batches += 1
+        if before is None or reference is None:
+            return
+        # Logits from before the update belong to the state before it.
+        is_after = outcome.updates > 0 and outcome.skipped is None and self.logits_from == "after"
+        evaluated = self.state.snapshot() if is_after else before
+        alarm = monitor.check(outcome.logits, reference, evaluated, self.initial)
+        if alarm is None:
+            return
+        outcome.guard = alarm.message
+        if alarm.restore is not None:
+            outcome.undone = True
+            self.state.restore(alarm.restore)
+            outcome.logits = self._forward(x)
+            self.state.average.seen = {}
+        warnings.warn(f"batch {monitor.batches}: {alarm.message}", CollapseWarning, stacklevel=6)
+
+    def _record(self, x: Tensor, outcome: Outcome, start: Checkpoint) -> Record:
+        values = {"energy": energy(outcome.logits, self.options.temperature).mean(), **outcome.values}
+        if outcome.loss is not None:
+            values["loss"] = outcome.loss
+        moved = self.state.moved(start) if outcome.updates > 0 and not outcome.undone else None
+        note = outcome.skipped.reason if outcome.skipped is not None else outcome.note
+        return Record(len(x), moved, outcome.skipped is not None, note, outcome.guard, values)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        """Return the logits of the model in its current state, without gradients."""
         with torch.no_grad():
             return self.model(x)
 
     def predict(self, x: Tensor | Mapping[str, Any] | None = None, /, **named: Any) -> Tensor:
-        """Predict with the model as it is now and change nothing; takes and returns the same as a call."""
-        with self._alone():
+        """Predict with the model in its current state and change nothing; takes and returns the same as a call."""
+        with self._exclusive():
             try:
-                x = self._usable(x, named)
-                logits = self.answer(x)
-                self._unchecked = [logits, *([x] if x.is_floating_point() else [])]
-                if self._check(x, logits) == NO_LOGITS:
-                    raise self._without_answer(x)
+                x = self._validate(x, named)
+                logits = self._forward(x)
+                # Without its limit: a batch far outside the range is predicted as any other.
+                self._step = StepCheck(self.learnable, x if x.is_floating_point() else None)
+                self._step.add(logits)
+                failure = self._failure(x, logits)
+                if failure is not None and failure.reason == NO_LOGITS:
+                    raise self._logits_error(x)
                 return logits
             finally:
-                self.average.seen = {}
+                self.state.average.seen = {}
 
     def reset(self) -> None:
-        """Back to the source model: parameters, optimiser, statistics, memory and generator."""
-        with self._alone():
-            self.load(self.initial)
+        """Return to the source model: parameters, optimizer, statistics, memory and random numbers."""
+        with self._exclusive():
+            self.state.restore(self.initial)
             self._inputs = InputRange(self._inputs.buffer)
-            if self._watch is not None:
-                self._watch = CollapseMonitor(self._watch.guard)
-
-    def save(self, path: str | Path) -> None:
-        """Writes everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
-        with self._alone():
-            state = self.state() | {f"range.{name}": value for name, value in self._inputs.state().items()}
-            if self._watch is not None:
-                state |= {f"guard.{name}": value for name, value in self._watch.snapshot().items()}
-            tensorfile.write(path, state, self._description())
-
-    def restore(self, path: str | Path) -> None:
-        """Takes up a state that :meth:`save` wrote for the same method and source model."""
-        with self._alone():
-            state, saved = tensorfile.read(path, "state of an adapter")
-            here = self._description()
-            for key, what in (("method", "the method"), ("source", "the source model"), ("buffer", "the buffer")):
-                if saved.get(key) != here[key]:
-                    # Of a fingerprint's 64 digits, eight tell as much to a reader.
-                    before, now = (f"{v!s:.8}…" if len(str(v)) == 64 else repr(v) for v in (saved.get(key), here[key]))
-                    raise StateError(
-                        f"{path} does not fit: {what} was {before} when it was saved and is {now} here. Restore it "
-                        "into the adapter it came from, or start without it."
-                    )
-            other = {k: v for k, v in saved.get("options", {}).items() if here["options"].get(k) != v}
-            if "optimizer" in other or "statistics" in other:
-                raise StateError(
-                    f"{path} does not fit: it was saved with {other}; build the adapter with the same options."
-                )
-            guard, inputs = dict(parts("guard.", state)), dict(parts("range.", state))
-            state = {n: t for n, t in state.items() if not n.startswith(("guard.", "range."))}
-            try:
-                self.check(state, self.initial, same_device=saved.get("device") == here["device"])
-            except StateError as wrong:
-                raise StateError(f"{path} is damaged: {wrong}. Save it anew.") from None
-            if other:
-                warnings.warn(f"{path} was saved with {other}; the options of this adapter stay.", stacklevel=2)
-            self.load(state)
-            self._inputs.load(inputs, self.generator.device)
-            if self._watch is not None:
-                self._watch.restore(guard, self.generator.device)
-
-    def clone(self, **options: Any) -> Self:
-        """Return an independent adapter of the same method, network, buffer and state, with some ``options`` changed.
-
-        What is computed once and not part of the state, such as energies of source samples, is computed again.
-        """
-        with self._alone():
-            defaults = {field.name: field.default for field in dataclasses.fields(self.options)}
-            changed = {name: value for name, value in vars(self.options).items() if value != defaults[name]}
-            changed["skip"] = self.skip  # full names; those of a preset match parts of names
-            clone = type(self)(self.net, self.buffer, **(changed | options))
-            clone.load(self.state())
-            clone._inputs.load(self._inputs.state(), self.generator.device)
-            if self._watch is not None and clone._watch is not None:
-                clone._watch.restore(self._watch.snapshot(), self.generator.device)
-            return clone
-
-    def networks(self) -> Iterator[nn.Module]:
-        """Yield the modules that the adapter calls: the adapting copy of ``net``, and the frozen ones it has so far."""
-        yield from (classifier.module for classifier in (self.model, *self._frozen.values()))
-
-    def __repr__(self) -> str:
-        defaults = {f.name: f.default for f in dataclasses.fields(self.options)}
-        given = [f"{k}={v!r}" for k, v in vars(self.options).items() if v != defaults[k]]
-        return f"{type(self).__name__}({', '.join([type(self.net).__name__, *given])})"
+            if self._monitor is not None:
+                self._monitor = CollapseMonitor(self._monitor.guard)
 
     @property
     def backend(self) -> Backend:
         """What runs the network (plain, rewritten, kernels or compiled), and why; the first batch decides."""
         return self.model.backend
 
-    # What methods and the guard use.
+    def __repr__(self) -> str:
+        options = [f"{name}={value!r}" for name, value in self._changed_options().items()]
+        return f"{type(self).__name__}({', '.join([type(self.net).__name__, *options])})"
 
-    @property
-    def source_parameters(self) -> list[Tensor]:
-        """The parameters that learn, as they were in the source model, laid out as ``parameters.flat``."""
-        return [self.initial[f"parameters.{index}"] for index in range(len(self.parameters.flat))]
+    # Saving and copying.
 
-    def frozen(self, statistics: str) -> Classifier:
-        """The source model φ with the given BatchNorm statistics."""
-        if statistics not in self._frozen:
-            self._frozen[statistics] = self._classifier(copy_sharing_parameters(self.net), statistics, learns=False)
-        return self._frozen[statistics]
+    def save(self, path: str | Path) -> None:
+        """Write everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
+        with self._exclusive():
+            state.save(path, self._snapshot(), self._description())
 
-    def unadapted(self, x: Tensor) -> Tensor:
-        """Logits of the source model under the statistics in use, without gradients."""
-        with torch.no_grad():
-            return self.frozen(self.statistics)(x)
+    def restore(self, path: str | Path) -> None:
+        """Restore a state that :meth:`save` wrote for the same method and source model."""
+        with self._exclusive():
+            snapshot, same_device = state.load(path, self._description())
+            try:
+                self._restore(snapshot, same_device=same_device)
+            except StateError as error:
+                raise StateError(f"{path} is damaged: {error}. Save it again.") from None
+
+    def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
+        """Return a copy of everything that evolves; frozen weights are not in it."""
+        with self._exclusive():
+            destination = {} if destination is None else destination
+            destination.update({f"{prefix}{name}": value for name, value in self._snapshot().items()})
+            return destination
+
+    def _snapshot(self) -> Snapshot:
+        snapshot = self.state.snapshot()
+        snapshot |= {f"range.{name}": value for name, value in self._inputs.snapshot().items()}
+        if self._monitor is not None:
+            snapshot |= {f"guard.{name}": value for name, value in self._monitor.snapshot().items()}
+        return snapshot
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Continue from a :meth:`state_dict` of an adapter of the same method, network and options.
+
+        All entries are needed, whatever ``strict`` says. Random numbers of another kind of device are not loaded.
+        """
+        with self._exclusive():
+            self._restore(state_dict)
+        return Loaded([], [])
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """Load the part of the state of a module that contains this one; the last argument collects errors."""
+        try:
+            self.load_state_dict(dict(state.parts(prefix, state_dict)))
+        except StateError as error:
+            args[-1].append(str(error))
+
+    def _restore(self, snapshot: Mapping[str, Tensor], *, same_device: bool | None = None) -> None:
+        if same_device is None:
+            generator = snapshot.get("generator", torch.empty(0))
+            same_device = generator.shape == self.initial["generator"].shape
+        self.state.check(snapshot, self.initial, same_device=same_device)
+        self.state.restore(snapshot)
+        self._inputs.restore(dict(state.parts("range.", snapshot)), self.device)
+        if self._monitor is not None:
+            self._monitor.restore(dict(state.parts("guard.", snapshot)), self.device)
+
+    def clone(self, **options: Any) -> Self:
+        """Return an independent adapter of the same method, network, buffer and state, with some ``options`` changed.
+
+        What is computed once and not part of the state, such as energies of source samples, is computed again.
+        """
+        with self._exclusive():
+            clone = type(self)(self.net, self.buffer, **(self._changed_options() | options))
+            clone._restore(self._snapshot())
+            return clone
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with self._exclusive():
+            return _revive, (type(self), self.net, self.buffer, self._changed_options(), self._snapshot(), self.last)
+
+    def _changed_options(self) -> dict[str, Any]:
+        defaults = {field.name: field.default for field in dataclasses.fields(self.options)}
+        changed = {name: value for name, value in vars(self.options).items() if value != defaults[name]}
+        # Full names; those of a preset match parts of names.
+        return changed | ({"skip": self.skip} if "skip" in changed else {})
+
+    def export(self, x: Tensor | None = None) -> nn.Module:
+        """Return a plain module of ``net``'s class with the adapted weights and fixed BatchNorm statistics.
+
+        It shares no memory with the adapter or ``net``, is in eval mode and does not adapt. Its statistics are those
+        that :meth:`predict` uses for the batch ``x``. Without ``x``: training's for ``statistics="running"``, the
+        stream's for ``"moving"``, and those of the last batch for ``"batch"`` and ``"mixture"``.
+        """
+        with self._exclusive():
+            if x is not None:
+                x = self._validate(x, {})
+            elif self.statistics in ("batch", "mixture"):
+                x = self._last_batch
+            if x is None and self.statistics in ("batch", "mixture") and any(norm_layers(self.net)):
+                raise ModelError(
+                    f"expected a batch to take the statistics from, since statistics={self.statistics!r} and no batch "
+                    "was processed yet; call export(x) with images of the target domain."
+                )
+            return with_fixed_statistics(self.net, self.model, self.state.average, x)
 
     def _description(self) -> dict[str, Any]:
         if self._net_fingerprint is None:
-            everything = self.net.state_dict()
-            self._net_fingerprint = tensorfile.fingerprint(
-                part for name, value in everything.items() if isinstance(value, Tensor) for part in (name, value)
-            )
+            tensors = {name: value for name, value in self.net.state_dict().items() if isinstance(value, Tensor)}
+            self._net_fingerprint = tensorfile.fingerprint(part for entry in tensors.items() for part in entry)
         options = {**dataclasses.asdict(self.options), "statistics": self.statistics}
+        reads = self.buffer is not None and self.facts.source_data == "required"
         return {
-            "kind": "state of an adapter",
             "method": self.name,
             "source": self._net_fingerprint,
-            "buffer": self.buffer.fingerprint if self.buffer is not None and self.facts.source_data else None,
-            "device": self.generator.device.type,
-            "options": json.loads(json.dumps(options)),  # through JSON and back, as the saved ones went
+            "buffer": self.buffer.fingerprint if self.buffer is not None and reads else None,
+            "device": self.device.type,
+            "options": json.loads(json.dumps(options)),  # through JSON and back, like the saved ones
         }
 
+    # PyTorch's module interface. The copy of net is not registered as a child: it must stay in eval mode, and its
+    # frozen weights, which are net's own, must not be overwritten by load_state_dict.
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model's first parameter."""
+        return self.state.device
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Yield this module and those of the adapting copy of ``net``, which ``parameters()`` and others walk."""
+        yield from super().named_modules(memo, prefix, remove_duplicate)
+        name = f"{prefix}.network" if prefix else "network"
+        yield from self.model.module.named_modules(memo, name, remove_duplicate)
+
+    def networks(self) -> Iterator[nn.Module]:
+        """Yield the modules that the adapter calls: the adapting copy of ``net``, and the frozen ones it has so far."""
+        yield from (network.module for network in (self.model, *self._frozen.values()))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set the gradients to zero; they stay allocated, since they are views of one tensor."""
+        self.learnable.zero_grad()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move to the device that ``fn`` moves a tensor to; called by ``to()``, ``cuda()``, ``double()`` and others."""
+        dtype = next((p.dtype for p in self.net.parameters() if p.is_floating_point()), torch.float32)
+        tensor = fn(torch.zeros(1, dtype=dtype, device=self.device))
+        if tensor.dtype != dtype:
+            raise ModelError(
+                f"expected a device, got {tensor.dtype}: an adapter keeps the dtype of its network, {dtype}. Convert "
+                "the network and adapt it again: cretta.adapt(net.double(), …); use torch.autocast for half precision."
+            )
+        if tensor.device != self.device:
+            with self._exclusive():
+                snapshot = self._snapshot()
+                self._build(copy_sharing_parameters(self.net).to(tensor.device))
+                self._restore(snapshot)
+        return self
+
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        here = threading.get_ident()
-        if self._user == here:
+    def _exclusive(self) -> Iterator[None]:
+        thread = threading.get_ident()
+        if self._user == thread:
             raise BusyError(
                 "this adapter is in the middle of a batch in this very thread, as when the network or a hook calls it. "
                 "Nothing was changed; call it after the batch."
@@ -489,32 +712,52 @@ class Adapter(Learner, Generic[OptionsT]):
                 "this adapter is in the middle of a batch in another thread, and busy='raise'. Nothing was changed; "
                 "use busy='wait', put a queue before it, or give each thread an adapter of its own."
             )
-        self._user = here
+        self._user = thread
         try:
-            # Callers may be in inference mode; tensors made there could not learn.
+            # Callers may be in inference mode; tensors created there could not learn.
             with torch.inference_mode(False):
                 yield
         finally:
             self._user = None
             self._busy.release()
 
-    def _usable(self, given: Tensor | Mapping[str, Any] | None, named: Mapping[str, Any]) -> Tensor:
-        x = self._arguments.read(given, named)
+    def _validate(self, batch: Tensor | Mapping[str, Any] | None, named: Mapping[str, Any]) -> Tensor:
+        """Return the batch as the networks take it; whether it is finite is checked together with the logits."""
+        x = self._arguments.read(batch, named)
         if x.dim() < 2:
             raise BatchError(f"a batch of shape {tuple(x.shape)} has no batch dimension; add it with x.unsqueeze(0).")
         if x.numel() == 0:
             raise BatchError(f"the batch is empty (shape {tuple(x.shape)}); pass at least one sample.")
-        # Whether it is finite is asked together with what comes of it: an answer now would make a GPU wait.
-        self._unchecked, self._unmeasured, self._passed_back, self._far = [], None, False, False
         x = x.clone() if x.is_inference() else x.detach()
         if x.dim() == 4 and self.options.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return x
 
-    def _refuse(self, x: Tensor) -> None:
-        """Raises if ``x`` is not finite."""
-        bad = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.is_floating_point() else 0
-        if bad:
+    def _raise_if_not_finite(self, x: Tensor) -> None:
+        count = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.is_floating_point() else 0
+        if count:
             raise BatchError(
-                f"{bad} of {len(x)} samples hold NaN or infinite values; nothing was changed. Drop or repair them."
+                f"{count} of {len(x)} samples hold NaN or infinite values; nothing was changed. Drop or repair them."
             )
+
+    def _logits_error(self, x: Tensor) -> BatchError:
+        low, high = (float(value) for value in torch.aminmax(x))
+        return BatchError(
+            f"{NO_LOGITS}; nothing was changed. Expected inputs on the scale that net was trained on, got values from "
+            f"{low:.3g} to {high:.3g}; rescale or drop the batch. If every batch fails like this, call reset()."
+        )
+
+
+def _revive(
+    method: type[Adapter[Any]],
+    net: nn.Module,
+    buffer: SourceBuffer | None,
+    options: dict[str, Any],
+    snapshot: Snapshot,
+    last: Record,
+) -> Adapter[Any]:
+    """Rebuild an adapter from a pickle or a copy."""
+    adapter = method(net, buffer, **options)
+    adapter._restore(snapshot)
+    adapter.last = last
+    return adapter

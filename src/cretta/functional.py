@@ -1,4 +1,4 @@
-"""Energies and the objectives made of them, as pure tensor functions.
+"""Energies and the objectives built from them, as pure tensor functions.
 
 Equation numbers are those of "Contrastive Residual Energy Test-time Adaptation". In every objective
 ``target`` and ``source`` are energies E_θ of the adapting model, ``reference_target`` and
@@ -8,6 +8,8 @@ difference of two energies.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -22,31 +24,36 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Free energy of a classifier, Eq. 1: E(x) = -T · logsumexp(f(x) / T); (B, C) -> (B,).
+    """Return the free energy of a classifier, Eq. 1: E(x) = -T · logsumexp(f(x) / T); (B, C) -> (B,).
 
     >>> energy(torch.tensor([[0.0, 0.0]]))
     tensor([-0.6931])
     """
     if not temperature > 0:
-        raise OptionError(f"temperature={temperature!r}: must be a number above 0; 1.0 is the paper's value.")
+        raise OptionError(f"temperature={temperature!r}: expected a number above 0; 1.0 is the paper's value.")
     scaled = at_least_float32(logits) / temperature
     return -temperature * torch.logsumexp(scaled, dim=-1)
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Shannon entropy of softmax(logits) in nats: H = -Σ p log p; (B, C) -> (B,).
+    """Return the Shannon entropy of softmax(logits) in nats: H = -Σ p log p; (B, C) -> (B,).
 
     >>> entropy(torch.tensor([[0.0, 0.0]]))
     tensor([0.6931])
     """
     log_p = F.log_softmax(at_least_float32(logits), dim=-1)
     p = log_p.exp()
-    # 0 · log 0 is 0, for a class ruled out by a logit of -inf too.
+    # 0 · log 0 is 0, also for a class excluded by a logit of -inf.
     return -(p * log_p.masked_fill(p == 0, 0)).sum(dim=-1)
 
 
+def entropy_margin(classes: int, margin: float | None = None) -> float:
+    """Return the entropy below which a prediction counts as reliable: ``margin``, by default 0.4 · ln C."""
+    return 0.4 * math.log(classes) if margin is None else margin
+
+
 def pair(target: Tensor, source: Tensor, how: str = "one_to_one") -> tuple[Tensor, Tensor]:
-    """Shapes two vectors so that arithmetic between them runs over the wanted pairs.
+    """Shape two vectors so that arithmetic between them runs over the requested pairs.
 
     ``one_to_one`` pairs by position and cycles through a shorter ``source``; ``cartesian`` makes all
     |B_t| × |B_s| pairs.
@@ -58,7 +65,7 @@ def pair(target: Tensor, source: Tensor, how: str = "one_to_one") -> tuple[Tenso
     if how == "cartesian":
         return target.unsqueeze(1), source.unsqueeze(0)
     if how != "one_to_one":
-        raise OptionError(f"pairs={how!r}: allowed are 'one_to_one' and 'cartesian'.")
+        raise OptionError(f"pairs={how!r}: expected 'one_to_one' or 'cartesian'.")
     if len(source) == len(target):
         return target, source
     if len(source) > len(target):
@@ -69,7 +76,7 @@ def pair(target: Tensor, source: Tensor, how: str = "one_to_one") -> tuple[Tenso
 def residual_logit(
     target: Tensor, source: Tensor, reference_target: Tensor, reference_source: Tensor, beta: float = 1.0
 ) -> Tensor:
-    """The contrastive residual logit, Eq. 3: l = β(E_φ(x_t) - E_φ(x_s)) - β(E_θ(x_t) - E_θ(x_s)).
+    """Return the contrastive residual logit, Eq. 3: l = β(E_φ(x_t) - E_φ(x_s)) - β(E_θ(x_t) - E_θ(x_s)).
 
     >>> residual_logit(torch.tensor(-5.0), torch.tensor(-4.0), torch.tensor(-3.0), torch.tensor(-6.0))
     tensor(4.)
@@ -78,17 +85,17 @@ def residual_logit(
 
 
 def pairwise_logit(target: Tensor, source: Tensor, beta: float = 1.0) -> Tensor:
-    """The logit without the source model's terms (appendix, non-residual): l = -β(E_θ(x_t) - E_θ(x_s))."""
+    """Return the logit without the source model's terms (appendix, non-residual): l = -β(E_θ(x_t) - E_θ(x_s))."""
     return -beta * (target - source)
 
 
 def contrastive_loss(logit: Tensor) -> Tensor:
-    """Negative log-likelihood of the preference for target over source, Eq. 4: -mean log σ(l)."""
+    """Return the negative log-likelihood of preferring target over source, Eq. 4: -mean log σ(l)."""
     return F.softplus(-logit).mean()
 
 
 def gradient_weight(logit: Tensor) -> Tensor:
-    """The weight each pair's energy gradients get, Eq. 5: w = σ(-l).
+    """Return the weight of each pair's energy gradients, Eq. 5: w = σ(-l).
 
     ∇L = mean w · β(∇E_θ(x_t) - ∇E_θ(x_s)), since log p_θ(x) = -E_θ(x) - log Z.
     """
@@ -96,12 +103,12 @@ def gradient_weight(logit: Tensor) -> Tensor:
 
 
 def weighted_loss(target: Tensor, source: Tensor, weight: Tensor, beta: float = 1.0) -> Tensor:
-    """A surrogate whose gradient is Eq. 5 with any given ``weight`` in the place of w."""
+    """Return a surrogate loss whose gradient is Eq. 5 with ``weight`` instead of w."""
     return (weight * (beta * (target - source))).mean()
 
 
 def target_loss(target: Tensor) -> Tensor:
-    """Direct descent on the target's energy, the objective without its contrastive terms: mean E_θ(x_t)."""
+    """Return the target's energy, the objective without its contrastive terms: mean E_θ(x_t)."""
     return target.mean()
 
 
@@ -112,10 +119,10 @@ def nce_loss(
     reference_source: Tensor,
     constant: float | Tensor = 0.0,
 ) -> Tensor:
-    """Noise-contrastive estimation: -mean log σ(r(x_t)) - mean log(1 - σ(r(x_s))), r = -(E_θ - E_φ) + c.
+    """Return the noise-contrastive loss: -mean log σ(r(x_t)) - mean log(1 - σ(r(x_s))), r = -(E_θ - E_φ) + c.
 
     The paper's appendix derives the same r twice. Residual: p_θ = q_φ exp(-Ẽ)/Z starts as q_φ itself, so
-    c = 0. Non-residual: p_θ and q_φ are normalised apart and c = log Z_φ - log Z_θ is unknown; pass
+    c = 0. Non-residual: p_θ and q_φ are normalized separately and c = log Z_φ - log Z_θ is unknown; pass
     :func:`nce_constant` for its maximum-likelihood value.
     """
     on_target = constant - (target - reference_target)
@@ -124,17 +131,17 @@ def nce_loss(
 
 
 def nce_constant(target: Tensor, source: Tensor, reference_target: Tensor, reference_source: Tensor) -> Tensor:
-    """The c that minimises :func:`nce_loss` for these energies, found by bisection; carries no gradient.
+    """Return the c that minimizes :func:`nce_loss` for these energies, by bisection; without gradient.
 
-    None is needed: the loss is stationary in c there.
+    A gradient is not needed: the loss is stationary in c there.
     """
     with torch.no_grad():
         on_target = (reference_target - target).double()
         on_source = (reference_source - source).double()
-        everything = torch.cat([on_target.flatten(), on_source.flatten()])
+        differences = torch.cat([on_target.flatten(), on_source.flatten()])
         # The optimum balances mean σ(-(r_t + c)) against mean σ(r_s + c): it lies where -r does, up to the
         # few nats that unequal tails need.
-        low, high = -everything.max() - 50.0, -everything.min() + 50.0
+        low, high = -differences.max() - 50.0, -differences.min() + 50.0
         for _ in range(80):
             middle = (low + high) / 2
             slope = torch.sigmoid(on_source + middle).mean() - torch.sigmoid(-(on_target + middle)).mean()

@@ -21,7 +21,7 @@ largest value of an image in [0, 1], keeps dark first images from making those a
 FIRST = 10
 """Without a buffer, the range is that of this many batches."""
 ENOUGH = 8
-"""With fewer images, [0, 1] and normalized values are not told apart: a few images of low contrast may be either."""
+"""With fewer images, [0, 1] and normalized values are not distinguished: images of low contrast may be either."""
 
 
 class Scale(NamedTuple):
@@ -71,7 +71,7 @@ class InputRange:
 
     @property
     def reason(self) -> str:
-        """Say why a batch is not learned from."""
+        """Why a batch is not learned from."""
         return f"far outside the range of the {'first batches' if self.buffer is None else 'buffer'}"
 
     def limit(self, x: Tensor) -> Tensor | None:
@@ -119,16 +119,16 @@ class InputRange:
             )
         else:
             advice = f"{_cause(self._source, batch)} Prepare both alike: they go through the same network."
-        warnings.warn(f"{message}. {advice}", stacklevel=4)
+        warnings.warn(f"{message}. {advice}", stacklevel=6)  # in the code that calls the adapter
 
-    def state(self) -> dict[str, Tensor]:
+    def snapshot(self) -> dict[str, Tensor]:
         """Return, as tensors, what cannot be read from the buffer again."""
         if self.buffer is not None or self.largest is None:
             return {}
         return {"largest": self.largest, "batches": torch.tensor(self.batches)}
 
-    def load(self, state: dict[str, Tensor], device: torch.device) -> None:
-        """Restore what :meth:`state` returned."""
+    def restore(self, state: dict[str, Tensor], device: torch.device) -> None:
+        """Restore what :meth:`snapshot` returned."""
         if self.buffer is None:
             largest = state.get("largest")
             self.largest = None if largest is None else largest.to(device)

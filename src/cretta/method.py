@@ -1,9 +1,9 @@
-"""What a method states, takes, returns and leaves behind."""
+"""What a method states, takes, returns and records: facts, options, objective, record."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from torch import Tensor
@@ -13,86 +13,92 @@ from cretta.monitor.collapse import Guard
 from cretta.normalization import STATISTICS
 from cretta.options import OptionSet, choice, flag, integer, number, option, texts
 
-OPTIMIZERS = ("adam", "adamw", "sgd")
+OPTIMIZERS = ("adam", "sgd")
 COMPILE = ("default", "reduce-overhead", "max-autotune")
 NOT_MOVED = (
-    "no parameter moved: the gradient is zero, or too small for the learning rate. Quantized layers pass no gradient "
-    "back, and a loss of zero has none"
+    "no parameter moved: the gradient is zero, or too small for the learning rate. Quantized layers have no gradient, "
+    "nor has a loss of zero"
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a method does, for people and tables."""
+    """What a method does, for people, tables and the checks of the base class."""
 
     updates: Literal["nothing", "norm affine", "all"]
     """Which parameters learn."""
     statistics: str
-    """What BatchNorm normalises with unless told otherwise."""
-    source_data: bool
-    """Whether it touches source images while it adapts."""
+    """What BatchNorm normalizes with, unless the option ``statistics`` says otherwise."""
     logits: Literal["before", "after"]
-    """Whether the logits returned are from before or after the batch's update, unless told otherwise."""
-    loss: str = "none"
-    """The objective in one line; means over the batch go without saying."""
+    """Whether the logits returned are from before or after the batch's update, unless ``predict`` says otherwise."""
+    source_data: Literal["none", "required"] = "none"
+    """Whether it reads source samples while it adapts."""
     forwards: int = 1
-    """Passes of a whole batch through a network, for each batch, with default options."""
-    backwards: int = 0
-    """Passes back, likewise."""
+    """Forward passes of a full batch per batch of the stream, with default options."""
+    backwards: int = -1
+    """Backward passes, likewise; by default one if anything is updated, else none."""
+
+    def __post_init__(self) -> None:
+        if self.backwards < 0:
+            object.__setattr__(self, "backwards", int(self.updates != "nothing"))
 
     def __str__(self) -> str:
-        source_data = "yes" if self.source_data else "no"
         return (
-            f"Updates: {self.updates}. Statistics: {self.statistics}. Source data: {source_data}. "
-            f"Logits: from {self.logits} the update. Passes a batch: {self.forwards} forwards, {self.backwards} back."
+            f"Updates: {self.updates}. Statistics: {self.statistics}. Source data: {self.source_data}. "
+            f"Logits: from {self.logits} the update. Passes per batch: {self.forwards} forward, {self.backwards} "
+            "backward."
         )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a method makes of a batch: a loss to descend, the target's logits, and what is worth recording."""
+    """What a method computes from a batch: the loss to minimize, and the batch's logits.
 
-    loss: Tensor | None
-    """None where the batch gives nothing to learn from."""
+    The loss may be a sequence of terms. A term that is a function is called after the backward pass of the terms
+    before it, so that memory for one graph is enough.
+    """
+
+    loss: Tensor | Sequence[Tensor | Callable[[], Tensor]] | None
+    """None only in methods that update nothing; others raise :class:`cretta.SkipStep`."""
     logits: Tensor
-    reason: str = ""
-    """Why there is no loss, or what else happened to this batch."""
-    notes: dict[str, Tensor] = dataclasses.field(default_factory=dict)
-    rest: Callable[[], Tensor] | None = None
-    """The part of the loss whose graph is to be made when that of ``loss`` is gone: memory for one is enough."""
+
+    @property
+    def terms(self) -> Sequence[Tensor | Callable[[], Tensor]]:
+        """The terms of the loss."""
+        return (self.loss,) if isinstance(self.loss, Tensor) else self.loss or ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What a batch did. Numbers are read from the device only when looked at."""
+    """What one batch did. Numbers are read from the device only when they are accessed."""
 
     size: int
     """How many samples the batch had."""
     moved: Tensor | None
-    """Whether the update changed a parameter, still on the device; None without an update, or if it was undone."""
+    """Whether the update changed a parameter, on the device; None without an update, or if it was undone."""
     skipped: bool
-    """Whether an update was due but left out; ``reason`` says why."""
+    """Whether an update was due but skipped; ``reason`` says why."""
     note: str = ""
     """The part of ``reason`` that is known without a synchronization."""
     guard: str = ""
-    """What the guard noticed and did, if anything."""
+    """What the guard detected and did, if anything."""
     values: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
     @property
     def adapted(self) -> bool:
-        """Return whether parameters changed."""
+        """Whether parameters changed."""
         return self.moved is not None and bool(self.moved)
 
     @property
     def reason(self) -> str:
-        """Say why parameters did not change, or what else happened to this batch."""
+        """Why parameters did not change, or what else happened to this batch."""
         return self.note or (NOT_MOVED if self.moved is not None and not self.adapted else "")
 
     def __repr__(self) -> str:
-        told = [f"size={self.size}", f"adapted={self.adapted}", f"skipped={self.skipped}"]
-        told += [f"{name}={text!r}" for name, text in (("reason", self.reason), ("guard", self.guard)) if text]
-        told += [f"{name}={float(value):.4g}" for name, value in self.values.items()]
-        return f"Record({', '.join(told)})"
+        fields = [f"size={self.size}", f"adapted={self.adapted}", f"skipped={self.skipped}"]
+        fields += [f"{name}={text!r}" for name, text in (("reason", self.reason), ("guard", self.guard)) if text]
+        fields += [f"{name}={float(value):.4g}" for name, value in self.values.items()]
+        return f"Record({', '.join(fields)})"
 
     def __getitem__(self, name: str) -> float | None:
         value = self.values.get(name)
@@ -100,7 +106,7 @@ class Record:
 
     @property
     def loss(self) -> float | None:
-        """The objective's value."""
+        """The value of the objective."""
         return self["loss"]
 
     @property
@@ -130,26 +136,28 @@ def _guard(value: Any) -> Guard | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(OptionSet):
-    """What every method can be told."""
+    """Options of every method."""
 
     lr: float = number(1e-3, "learning rate", above=0)
-    optimizer: str = choice("adam", "which optimiser takes the step", among=OPTIMIZERS)
+    optimizer: str = choice("adam", "which optimizer takes the step", among=OPTIMIZERS)
     momentum: float = number(0.9, "momentum of SGD, first moment of Adam", at_least=0, below=1)
     nesterov: bool = flag(False, "Nesterov momentum, for SGD")
     weight_decay: float = number(0.0, "weight decay", at_least=0)
-    steps: int = integer(1, "updates for each batch", at_least=1)
+    steps: int = integer(1, "updates per batch", at_least=1)
     adapt_every: int = integer(1, "learn from one batch in so many, only predict the others", at_least=1)
-    episodic: bool = flag(False, "forget everything before each batch, the place in the buffer too")
-    statistics: str | None = choice(None, "what BatchNorm normalises with; None is the method's own", among=STATISTICS)
+    episodic: bool = flag(False, "reset before each batch, the position in the buffer too")
+    statistics: str | None = choice(
+        None, "what BatchNorm normalizes with; None is the method's default", among=STATISTICS
+    )
     batch_weight: float = number(0.1, "the batch's share α in 'mixture' and 'moving'", above=0, at_most=1)
     predict: str | None = choice(
-        None, "logits from before or after the (last) update; None is the method's own", among=("before", "after")
+        None, "logits from before or after the (last) update; None is the method's default", among=("before", "after")
     )
     temperature: float = number(1.0, "T of the energy (Eq. 1)", above=0)
-    skip: tuple[str, ...] = texts((), "names of layers that do not learn, with all below them")
-    channels_last: bool = flag(True, "image batches in channels-last memory, which convolutions prefer")
-    fuse: bool = flag(True, "rewrite the network into fewer passes over memory, where it can be followed")
-    compile: str | None = choice(None, "torch.compile the network, in this mode, in the place of fuse", among=COMPILE)
+    skip: tuple[str, ...] = texts((), "names of layers that do not learn, with all layers inside them")
+    channels_last: bool = flag(True, "image batches in channels-last memory, in which convolutions are faster")
+    fuse: bool = flag(True, "rewrite the network into fewer passes over memory, where it can be traced")
+    compile: str | None = choice(None, "torch.compile the network, in this mode, instead of fuse", among=COMPILE)
     precision: str = choice("full", "bfloat16 runs the network under autocast", among=("full", "bfloat16"))
     guard: Guard | None = option(None, _guard, "what to do when the model collapses")
     busy: str = choice("wait", "a call while another thread is in one waits, or raises", among=("wait", "raise"))
@@ -158,4 +166,4 @@ class Options(OptionSet):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and self.optimizer == "sgd" and self.momentum == 0:
-            raise OptionError("nesterov=True needs momentum above 0; given is momentum=0.0.")
+            raise OptionError("expected momentum above 0 with nesterov=True, got momentum=0.0.")

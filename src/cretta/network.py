@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from cretta.accelerate import Accelerator, Backend
 from cretta.errors import BatchError, ModelError
+from cretta.functional import at_least_float32
 from cretta.normalization import NormStatistics, Role
 
 
@@ -126,10 +127,10 @@ def logits_of(output: object, batch: int) -> Tensor:
         raise ModelError(
             f"the network returned {logits.dtype} numbers; expected floating-point logits, not class indices."
         )
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    return at_least_float32(logits)
 
 
-class Classifier:
+class Network:
     """Calls a network and returns its logits in at least single precision.
 
     With ``fuse``, the network may be replaced by a faster one that computes the same (:mod:`cretta.accelerate`).
@@ -162,14 +163,29 @@ class Classifier:
         """What runs the network, and why."""
         return self._accelerator.backend
 
-    def __call__(self, x: Tensor, role: Role = "target") -> Tensor:
-        """Return the logits of ``x``, a batch of the target stream or of source samples."""
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the logits of a batch of the target stream."""
+        return self._run(x, "target")
+
+    def probe(self, x: Tensor, *, plain: bool = False) -> Tensor:
+        """Return the logits of a batch of the stream again, without effect on moving statistics.
+
+        ``plain`` runs the module itself, not what replaces it.
+        """
+        return self._run(x, "probe", plain=plain)
+
+    def source(self, x: Tensor) -> Tensor:
+        """Return the logits of samples that are not of the stream: source samples, or generated ones."""
+        return self._run(x, "source")
+
+    def _run(self, x: Tensor, role: Role, *, plain: bool = False) -> Tensor:
         try:
             if not self._accelerator.chosen:
                 self.statistics.role = "probe"
                 self._accelerator.choose(x.detach(), dataclasses.replace(self.arguments), self._logits)
             self.statistics.role = role
-            logits = self._logits(self._accelerator.network(x, self.arguments), x)
+            network = self.module if plain else self._accelerator.network(x, self.arguments)
+            logits = self._logits(network, x)
         except (ValueError, RuntimeError) as error:
             if isinstance(error, ModelError):
                 raise

@@ -68,6 +68,7 @@ class NormStatistics:
     def __init__(self, net: nn.Module, statistics: str, batch_weight: float, average: StreamAverage) -> None:
         self.role: Role = "target"
         self.follows_stream = False
+        self._statistics = statistics
         self._moving = statistics == "moving"
         self._batch_weight = batch_weight
         self._average = average
@@ -95,6 +96,19 @@ class NormStatistics:
         if statistics != "running":
             _transform_input(module, self._blend(name, module))
 
+    def effective(self, name: str, module: _BatchNorm, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and variance that a layer normalizes a batch with, from those of the batch."""
+        if self._statistics == "batch":
+            return mean, variance
+        assert module.running_mean is not None
+        assert module.running_var is not None
+        base = at_least_float32(module.running_mean), at_least_float32(module.running_var)
+        if self._statistics == "running":
+            return base
+        if self._moving and self.role != "source":
+            base = self._average.values[name]
+        return torch.lerp(base[0], mean, self._batch_weight), torch.lerp(base[1], variance, self._batch_weight)
+
     def _blend(self, name: str, module: _BatchNorm) -> Callable[[Tensor], Tensor]:
         """Return a function that shifts and scales a layer's input so that its own statistics amount to the blend.
 
@@ -107,11 +121,8 @@ class NormStatistics:
             assert module.running_var is not None
             variance, mean = torch.var_mean(at_least_float32(x), [a for a in range(x.dim()) if a != 1], correction=0)
             running_mean, running_variance = at_least_float32(module.running_mean), at_least_float32(module.running_var)
-            in_stream = self._moving and self.role != "source"
-            base = self._average.values[name] if in_stream else (running_mean, running_variance)
-            mean = torch.lerp(base[0], mean, self._batch_weight)
-            variance = torch.lerp(base[1], variance, self._batch_weight)
-            if in_stream and self.follows_stream and self.role == "target":
+            mean, variance = self.effective(name, module, mean, variance)
+            if self._moving and self.follows_stream and self.role == "target":
                 self._average.seen[name] = (mean.detach(), variance.detach())
             scale = torch.sqrt((running_variance + module.eps) / (variance + module.eps))
             shift = running_mean - mean * scale

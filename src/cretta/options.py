@@ -1,4 +1,4 @@
-"""Options of methods: frozen dataclasses whose fields know what they allow."""
+"""Options of methods: frozen dataclasses whose fields validate their values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Self
 from cretta.errors import OptionError
 
 Check = Callable[[Any], Any]
-"""Takes a given value and returns the one to store, or raises ValueError saying what is allowed."""
+"""Take a value and return the one to store, or raise ValueError with what is allowed."""
 
 
 def option(default: object, check: Check, description: str) -> Any:
-    """A dataclass field that validates its value by ``check`` and describes itself."""
+    """Return a dataclass field that validates its value by ``check``."""
     return dataclasses.field(default=default, metadata={"check": check, "description": description})
 
 
@@ -29,7 +29,7 @@ def number(
     at_most: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A finite real number within bounds."""
+    """Return the field of a finite real number within bounds."""
     bounds = [
         f"{word} {bound:g}"
         for word, bound in (("above", above), ("at least", at_least), ("at most", at_most), ("below", below))
@@ -42,29 +42,29 @@ def number(
             return None
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
             raise ValueError(allowed)
-        given = float(value)
+        result = float(value)
         inside = (
-            (above is None or given > above)
-            and (at_least is None or given >= at_least)
-            and (at_most is None or given <= at_most)
-            and (below is None or given < below)
+            (above is None or result > above)
+            and (at_least is None or result >= at_least)
+            and (at_most is None or result <= at_most)
+            and (below is None or result < below)
         )
         if not inside:
             raise ValueError(allowed)
-        return given
+        return result
 
     return option(default, check, description)
 
 
 def integer(default: int, description: str, *, at_least: int, at_most: int = 2**63 - 1) -> Any:
-    """A whole number within bounds."""
+    """Return the field of an integer within bounds."""
 
     def check(value: Any) -> int:
-        given = None if isinstance(value, bool) or not isinstance(value, numbers.Integral) else int(value)
-        if given is None or not at_least <= given <= at_most:
-            upper = f" and at most {at_most}" if given is not None and given > at_most else ""
-            raise ValueError(f"a whole number, at least {at_least}{upper}")
-        return given
+        result = None if isinstance(value, bool) or not isinstance(value, numbers.Integral) else int(value)
+        if result is None or not at_least <= result <= at_most:
+            upper = f" and at most {at_most}" if result is not None and result > at_most else ""
+            raise ValueError(f"an integer, at least {at_least}{upper}")
+        return result
 
     return option(default, check, description)
 
@@ -77,7 +77,7 @@ def check_integer(name: str, value: object, *, at_least: int) -> int:
 
 
 def choice(default: str | None, description: str, *, among: Iterable[str]) -> Any:
-    """One of a few names; None is allowed where it is the default."""
+    """Return the field of one of a few names; None is allowed where it is the default."""
     names = tuple(among)
 
     def check(value: Any) -> str | None:
@@ -91,7 +91,7 @@ def choice(default: str | None, description: str, *, among: Iterable[str]) -> An
 
 
 def flag(default: bool, description: str) -> Any:
-    """True or False."""
+    """Return the field of True or False."""
 
     def check(value: Any) -> bool:
         if not isinstance(value, bool):
@@ -102,7 +102,7 @@ def flag(default: bool, description: str) -> Any:
 
 
 def text(default: str | None, description: str) -> Any:
-    """A string, or None."""
+    """Return the field of a string, or None."""
 
     def check(value: Any) -> str | None:
         if value is not None and not isinstance(value, str):
@@ -113,57 +113,57 @@ def text(default: str | None, description: str) -> Any:
 
 
 def texts(default: tuple[str, ...], description: str) -> Any:
-    """A tuple of strings; a list, or a single string, is taken as one."""
+    """Return the field of a tuple of strings; a list, or a single string, is converted."""
 
     def check(value: Any) -> tuple[str, ...]:
-        given = (value,) if isinstance(value, str) else value
-        if not isinstance(given, tuple | list) or not all(isinstance(item, str) for item in given):
+        items = (value,) if isinstance(value, str) else value
+        if not isinstance(items, tuple | list) or not all(isinstance(item, str) for item in items):
             raise ValueError("a sequence of strings")
-        return tuple(given)
+        return tuple(items)
 
     return option(default, check, description)
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str]) -> OptionError:
-    """An error for a name nobody knows, with the nearest known one and the whole list."""
+def unknown(kind: str, name: str, allowed: Iterable[str]) -> OptionError:
+    """Return an error for an unknown name, with the nearest known one and the full list."""
     names = sorted(allowed)
-    by_lower = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(str(given).lower(), by_lower, n=1)
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     hint = f" Did you mean {by_lower[near[0]]!r}?" if near else ""
     shown = names if len(names) <= 40 else [*names[:40], f"… ({len(names)} in all)"]
-    return OptionError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(shown) or 'none'}.")
+    return OptionError(f"unknown {kind} {name!r}.{hint} Allowed: {', '.join(shown) or 'none'}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptionSet:
-    """A validated set of options; a wrong value raises :class:`~cretta.errors.OptionError`."""
+    """A validated set of options; an invalid value raises :class:`~cretta.errors.OptionError`."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             try:
                 value = field.metadata["check"](value)
-            except ValueError as wrong:
+            except ValueError as error:
                 raise OptionError(
-                    f"{field.name}={value!r}: must be {wrong} ({field.metadata['description']}; "
+                    f"{field.name}={value!r}: expected {error} ({field.metadata['description']}; "
                     f"the default is {field.default!r})."
                 ) from None
             object.__setattr__(self, field.name, value)
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The names of all options, in order."""
+        """Return the names of all options, in order."""
         return tuple(field.name for field in dataclasses.fields(cls))
 
     @classmethod
     def describe(cls) -> str:
-        """Every option with its default and what it means, a line each."""
+        """Return one line per option: its name, default and description."""
         return "\n".join(f"{f.name} = {f.default!r}: {f.metadata['description']}" for f in dataclasses.fields(cls))
 
     @classmethod
-    def make(cls, owner: str, preset: Mapping[str, Any], given: Mapping[str, Any]) -> Self:
-        """Options from a preset, overridden by what was given; ``owner`` is named in errors."""
-        for name in given:
+    def make(cls, owner: str, preset: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
+        """Return the options of a preset, overridden by ``options``; ``owner`` is named in errors."""
+        for name in options:
             if name not in cls.names():
                 raise unknown(f"option of {owner}", name, cls.names())
-        return cls(**{**preset, **given})
+        return cls(**{**preset, **options})

@@ -17,7 +17,7 @@ import textbook
 from cretta.accelerate import accelerator
 from cretta.accelerate.graph import rewrite
 from cretta.models import ResNet, WideResNet
-from cretta.network import Classifier, copy_sharing_parameters
+from cretta.network import Network, copy_sharing_parameters
 from cretta.normalization import NormStatistics, StreamAverage, norm_parameter_names
 
 Way = Callable[[Any, Tensor], Any]
@@ -577,10 +577,10 @@ def test_adapters_in_threads_of_their_own_do_not_meet(monkeypatch: pytest.Monkey
 # Trusted or not.
 
 
-def classifier(net: nn.Module, *, learns: bool = True, fuse: bool = True, statistics: str = "batch") -> Classifier:
+def classifier(net: nn.Module, *, learns: bool = True, fuse: bool = True, statistics: str = "batch") -> Network:
     module = learning(net, statistics) if learns else copy_sharing_parameters(net)
     statistics = statistics if learns else "running"
-    return Classifier(module, NormStatistics(module, statistics, 0.1, StreamAverage()), learns=learns, fuse=fuse)
+    return Network(module, NormStatistics(module, statistics, 0.1, StreamAverage()), learns=learns, fuse=fuse)
 
 
 @pytest.mark.parametrize("learns", [True, False])
@@ -615,7 +615,7 @@ def test_an_adapter_of_such_a_network_answers_as_without_rewriting(case: str, me
     for fuse in (True, False):
         model = cretta.adapt(UNTRUSTED[case](), method, fuse=fuse)
         with torch.enable_grad():
-            model.model(stream[0], role="probe")
+            model.model.probe(stream[0])
         torch.manual_seed(4)
         logits[fuse] = [model(x) for x in stream]
     for one, other in zip(logits[True], logits[False], strict=True):
@@ -707,9 +707,9 @@ def test_trying_moves_nothing_and_is_no_part_of_the_stream() -> None:
     for fuse in (True, False):
         model = cretta.adapt(textbook.small_net(), "tent", fuse=fuse, statistics="moving")
         model.predict(image_batch())
-        textbook.assert_bits(model.state(), model.initial)
+        textbook.assert_bits(model.state.snapshot(), model.initial)
         model(image_batch())
-        states.append(model.state())
+        states.append(model.state.snapshot())
     for name, value in states[1].items():
         assert_close(states[0][name].double(), value.double(), 1e-4)
 

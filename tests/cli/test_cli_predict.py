@@ -399,7 +399,7 @@ def test_an_exported_program(tmp_path: Path) -> None:
         (["--option", "steps=1.5"], "whole number"),
         (["--option", "guard=warn", "--guard", "warn"], "give one of them"),
         (["--preset", "cifar11"], "cifar1"),
-        (["--statistics", "mean"], "--statistics mean: must be one of"),
+        (["--statistics", "mean"], "--statistics mean: expected one of"),
         (["--guard", "shout"], "'rollback'"),
         (["--seed", "-1"], "--seed"),
         (["--batch-size", "0"], "--batch-size"),

@@ -149,7 +149,7 @@ def assert_gradients(model: AnyAdapter, gradients: Mapping[str, Tensor], toleran
 
 def everything(model: AnyAdapter) -> dict[str, Tensor]:
     """All that evolves, and all tensors of the adapting network besides."""
-    found = model.state()
+    found = model.state.snapshot()
     for name, tensor in [*model.model.module.named_parameters(), *model.model.module.named_buffers()]:
         found[f"module.{name}"] = tensor.detach().clone()
     return found
@@ -182,17 +182,12 @@ def assert_adapted(model: AnyAdapter, loss: float, reason: str | None = "") -> N
 
 def default_optimizer(model: AnyAdapter) -> dict[str, Any]:
     """What the optimiser's one group of parameters says, with its kind."""
-    assert model.optimizer is not None
-    (group,) = model.optimizer.param_groups
-    return {"kind": type(model.optimizer), **group}
+    assert model.state.optimizer is not None
+    (group,) = model.state.optimizer.param_groups
+    return {"kind": type(model.state.optimizer), **group}
 
 
 # Networks with faults.
-
-
-def is_trial(x: Tensor) -> bool:
-    """Whether these are the two samples on which an adapter tries its network, once; batches here are larger."""
-    return len(x) <= 2
 
 
 class Failing:
@@ -203,7 +198,7 @@ class Failing:
 
     @staticmethod
     def count_one(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if is_trial(inputs[0]):
+        if textbook.in_verification():
             return
         Failing.count += 1
         if Failing.count == Failing.fails:
@@ -278,7 +273,7 @@ class Passes:
 
     def _forward(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         size = len(inputs[0])
-        if is_trial(inputs[0]):
+        if textbook.in_verification():
             return
         self.forwards.append(size)
         if output.requires_grad:
@@ -295,7 +290,7 @@ class Passes:
 def saved_and_restored(model: AnyAdapter, fresh: AnyAdapter, path: Path) -> AnyAdapter:
     model.save(path)
     fresh.restore(path)
-    textbook.assert_bits(fresh.state(), model.state())
+    textbook.assert_bits(fresh.state.snapshot(), model.state.snapshot())
     return fresh
 
 

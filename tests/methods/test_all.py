@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import golden
 import pytest
 import torch
 from torch import Tensor, nn
@@ -95,7 +97,7 @@ def test_output_is_a_finite_row_for_each_sample(name: str, size: int) -> None:
         assert logits.shape == (size, textbook.CLASSES)
         assert torch.isfinite(logits).all()
         assert not logits.requires_grad
-    assert all(torch.isfinite(flat).all() for flat in model.parameters.flat)
+    assert all(torch.isfinite(flat).all() for flat in model.learnable.flat)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,7 +105,7 @@ def test_a_batch_of_identical_images(name: str) -> None:
     model = make(name)
     logits = model(images(1).expand(8, -1, -1, -1))
     assert torch.isfinite(logits).all()
-    assert all(torch.isfinite(flat).all() for flat in model.parameters.flat)
+    assert all(torch.isfinite(flat).all() for flat in model.learnable.flat)
 
 
 @pytest.mark.parametrize("network", [Tokens, Groups])
@@ -118,7 +120,7 @@ def test_networks_without_batch_norm(name: str, network: type[nn.Module]) -> Non
     model = make(name, net)
     for seed in range(2):
         assert torch.isfinite(model(images(6, seed))).all()
-    moved = not same(model.state(), model.initial)
+    moved = not same(model.state.snapshot(), model.initial)
     assert moved == (name in LEARNING)
 
 
@@ -127,20 +129,20 @@ def test_one_seed_gives_one_result(name: str) -> None:
     one, two = make(name, seed=4), make(name, seed=4)
     for seed in range(3):
         assert torch.equal(one(images(6, seed)), two(images(6, seed)))
-    assert same(one.state(), two.state())
+    assert same(one.state.snapshot(), two.state.snapshot())
 
 
 @pytest.mark.parametrize("statistics", [None, "moving"])
 @pytest.mark.parametrize("name", NAMES)
 def test_reset_restores_bit_for_bit(name: str, statistics: str | None) -> None:
     model = make(name, statistics=statistics)
-    before = model.state()
+    before = model.state.snapshot()
     first = [model(images(6, seed)) for seed in range(3)]
     if name in LEARNING:
         assert model.last.adapted
-        assert not same(before, model.state())
+        assert not same(before, model.state.snapshot())
     model.reset()
-    assert same(before, model.state())
+    assert same(before, model.state.snapshot())
     again = [model(images(6, seed)) for seed in range(3)]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
@@ -156,7 +158,7 @@ def test_saved_and_restored_it_continues_bit_for_bit(name: str, tmp_path: Path) 
     two.restore(tmp_path / "state.safetensors")
     for seed in range(2, 5):
         assert torch.equal(two(images(6, seed)), expected[seed])
-    assert same(undisturbed.state(), two.state())
+    assert same(undisturbed.state.snapshot(), two.state.snapshot())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -178,9 +180,9 @@ def test_only_the_declared_parameters_move_and_net_never(name: str) -> None:
 def test_predict_changes_nothing(name: str) -> None:
     model = make(name, statistics="moving" if name != "source" else None)
     model(images(6))
-    before = model.state()
+    before = model.state.snapshot()
     first = model.predict(images(5, 3))
-    assert same(before, model.state())
+    assert same(before, model.state.snapshot())
     assert torch.equal(first, model.predict(images(5, 3)))
 
 
@@ -188,29 +190,61 @@ def test_predict_changes_nothing(name: str) -> None:
 def test_a_step_that_is_not_finite_is_left_out(name: str) -> None:
     model = make(name)
     model(images(6))
-    before = model.state()
+    before = model.state.snapshot()
     backward = model.backward
 
-    def overflow(loss: torch.Tensor, *, more: bool = False) -> None:
-        backward(loss * torch.inf, more=more)
+    def overflow(*terms: Tensor | Callable[[], Tensor]) -> None:
+        backward(*[(term if isinstance(term, Tensor) else term()) * torch.inf for term in terms])
 
     model.backward = overflow  # type: ignore[method-assign]
     logits = model(images(6, 1))
     assert torch.isfinite(logits).all()
     assert model.last.skipped
     assert "not finite" in model.last.reason
-    assert same(before, model.state())
+    assert same(before, model.state.snapshot())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_facts_are_stated_and_options_documented(name: str) -> None:
+def test_the_passes_per_batch_are_as_declared(name: str) -> None:
+    """Counted after four batches, when what is computed once per source sample is cached."""
+    defaults = {"sampling_steps": 20, "replay": 30} if name == "tea" else {}
+    model = make(name, **defaults)
+    for seed in range(4):
+        model(images(10, seed))
+    for seed in range(4, 6):
+        with golden.Passes(model) as passes:
+            model(images(10, seed))
+        assert model.last.adapted == (name in LEARNING)
+        assert passes.forwards == [10] * model.facts.forwards
+        assert passes.backwards == [10] * model.facts.backwards
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_logits_are_from_before_or_after_the_update_as_declared(name: str) -> None:
+    model, x = make(name, lr=1e-2), images(6)
+    before = model.predict(x)
+    logits = model(x)
+    expected = before if model.facts.logits == "before" else model.predict(x)
+    torch.testing.assert_close(logits, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_buffer_is_required_exactly_where_declared(name: str) -> None:
+    method = cretta.methods.get(name)
+    if method.facts.source_data == "required":
+        with pytest.raises(cretta.BufferRequired, match=rf"{name} needs source samples, got buffer=None"):
+            method(textbook.small_net())
+    else:
+        method(textbook.small_net())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_are_documented_and_presets_valid(name: str) -> None:
     method = cretta.methods.get(name)
     assert method.name == name
     assert method.__doc__
-    assert method.__doc__.endswith(str(method.facts))
-    assert f"Updates: {method.facts.updates}. " in method.__doc__
-    assert f"Logits: from {method.facts.logits} the update." in method.__doc__
-    assert (method.facts.backwards > 0) == (name in LEARNING)
+    for option in method.option_type.names():
+        assert f"\n{option} = " in method.__doc__
     for preset in method.presets:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*has no layer of that name")

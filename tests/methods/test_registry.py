@@ -87,9 +87,8 @@ class Calm(cretta.Adapter[CalmOptions]):
     """Descends the energy."""
 
     name = "calm"
-    facts = cretta.Facts(updates="norm affine", statistics="batch", source_data=False, logits="after")
+    facts = cretta.Facts(updates="norm affine", statistics="batch", logits="after")
     presets = {"strong": {"strength": 5.0}}
-    option_type = CalmOptions
 
     def objective(self, x):
         logits = self.model(x)

@@ -32,7 +32,6 @@ def assert_close(got: Sequence[Tensor], expected: Sequence[Tensor], tolerance: f
         {"lr": 1e-2, "steps": 3, "predict": "after"},
         {"lr": 1e-2, "optimizer": "sgd"},
         {"lr": 1e-2, "optimizer": "sgd", "momentum": 0.7, "nesterov": True, "weight_decay": 0.2},
-        {"lr": 1e-2, "optimizer": "adamw", "weight_decay": 0.2},
         {"lr": 1e-2, "momentum": 0.5},
     ],
     ids=str,
@@ -79,13 +78,6 @@ def test_tent_answers_from_before_the_update() -> None:
     assert torch.equal(cretta.adapt(net, "tent", lr=1e-2)(x), before)
 
 
-def test_tent_presets() -> None:
-    imagenet = cretta.adapt(textbook.small_net(), "tent", preset="imagenet").options
-    assert (imagenet.optimizer, imagenet.lr, imagenet.momentum) == ("sgd", 2.5e-4, 0.9)
-    cifar10 = cretta.adapt(textbook.small_net(), "tent", preset="cifar10").options
-    assert (cifar10.optimizer, cifar10.lr, cifar10.momentum, cifar10.weight_decay) == ("adam", 1e-3, 0.9, 0.0)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_bn_adapt_equals_the_textbook(dtype: torch.dtype) -> None:
     net, stream = textbook.small_net(dtype=dtype), textbook.batches((8, 5, 8), dtype=dtype)
@@ -111,7 +103,7 @@ def test_source_and_bn_adapt_differ_here() -> None:
 def test_what_learns_nothing_has_nothing_to_skip(method: str) -> None:
     net = textbook.small_net()
     model = cretta.adapt(net, method)
-    before = copy.deepcopy(model.state())
+    before = copy.deepcopy(model.state.snapshot())
     for x in textbook.batches():
         model(x)
         assert model.last.adapted is False
@@ -119,7 +111,7 @@ def test_what_learns_nothing_has_nothing_to_skip(method: str) -> None:
         assert model.last.reason == ""
         assert model.last.loss is None
         assert model.last.energy is not None
-    textbook.assert_bits(model.state(), before)
+    textbook.assert_bits(model.state.snapshot(), before)
     assert not any(p.requires_grad for p in model.model.module.parameters())
     theirs = dict(net.named_parameters())
     assert all(p.data_ptr() == theirs[n].data_ptr() for n, p in model.model.module.named_parameters())
@@ -142,16 +134,6 @@ def test_bn_adapt_refuses_a_network_without_batch_norm() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3))
     with pytest.raises(ModelError, match=r"no BatchNorm.*'source'.*'tent' or 'cretta'"):
         cretta.adapt(net, "bn_adapt")
-
-
-def test_the_facts() -> None:
-    facts = {name: cretta.methods.get(name).facts for name in ("source", "bn_adapt", "tent")}
-    told = {n: (f.updates, f.statistics, f.source_data, f.logits) for n, f in facts.items()}
-    assert told == {
-        "source": ("nothing", "running", False, "before"),
-        "bn_adapt": ("nothing", "batch", False, "before"),
-        "tent": ("norm affine", "batch", False, "before"),
-    }
 
 
 def test_a_buffer_is_left_alone() -> None:

@@ -399,9 +399,9 @@ def test_a_step_agrees_with_the_allocator(method: str) -> None:
     x, model = images(16), adapter(method, residual_net(), buffer=cretta.SourceBuffer(images(40), augment="none"))
     for _ in range(2):
         model(x)
-    state = model.state()
+    state = model.state.snapshot()
     model(x)
-    model.load(state)
+    model.state.restore(state)
     seen = allocated(lambda: model(x))
     assert peak_memory(model, x) == pytest.approx(seen, rel=0.05)
 
@@ -471,14 +471,14 @@ def test_memory_of_a_gpu() -> None:
 
 def everything(model: AnyAdapter) -> dict[str, Tensor]:
     """All that evolves, all tensors of the adapting network and of the user's, and all gradients."""
-    found = model.state()
+    found = model.state.snapshot()
     for place, module in (("module", model.model.module), ("net", model.net)):
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
             found[f"{place}.{name}"] = tensor.detach().clone()
             if tensor.grad is not None:
                 found[f"{place}.{name}.grad"] = tensor.grad.clone()
-    if model._watch is not None:
-        found |= {f"watch.{name}": value.clone() for name, value in model._watch.snapshot().items()}
+    if model._monitor is not None:
+        found |= {f"watch.{name}": value.clone() for name, value in model._monitor.snapshot().items()}
     return found
 
 

@@ -377,8 +377,8 @@ def test_every_kind_of_layer_is_restored(name: str, method: str, files: Path) ->
     assert_same(opened.net, net, method, atol=2e-6)
     layers = {name for name, module in opened.net.named_modules() if "Norm" in type(module).__name__}
     assert layers == {"inner.0", "bare", "group", "layer", "flat"}
-    learning = cretta.adapt(opened.net, "tent").parameters.names
-    assert set(learning) == set(cretta.adapt(net, "tent").parameters.names)
+    learning = cretta.adapt(opened.net, "tent").learnable.names
+    assert set(learning) == set(cretta.adapt(net, "tent").learnable.names)
 
 
 def test_an_exported_program_with_normalization(files: Path) -> None:
@@ -432,7 +432,7 @@ def test_a_wide_resnet_through_an_export(tmp_path: Path) -> None:
         assert torch.equal(logits, other(batch))
         torch.testing.assert_close(logits, rewritten(batch), rtol=1e-4, atol=1e-4)
     # The names are those of the network, so that a state of one fits the other.
-    assert set(one.parameters.names) == set(other.parameters.names)
+    assert set(one.learnable.names) == set(other.learnable.names)
 
 
 def test_without_limits_every_check_passes() -> None:

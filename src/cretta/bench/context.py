@@ -220,7 +220,7 @@ class RunContext:
 
 
 def _reads_source(run: Run) -> bool:
-    return get(run.method).facts.source_data and dict(run.options).get("source") != "target"
+    return get(run.method).facts.source_data == "required" and dict(run.options).get("source") != "target"
 
 
 def _network_fingerprint(net: nn.Module) -> str:

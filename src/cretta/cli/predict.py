@@ -27,7 +27,7 @@ from cretta.cli.options import (
     flag,
     option,
 )
-from cretta.errors import OptionError
+from cretta.errors import BufferRequired, OptionError
 
 if TYPE_CHECKING:
     from cretta.adapter import Adapter
@@ -178,12 +178,12 @@ def predict(
         names = opened.classes if class_names is None else read_class_names(class_names)
         sides, shorter = (parse.size(size), shorter) if size else model_size(opened, images, shorter)
         dataset = open_images(images, size=sides, shorter=shorter, labelled=labelled, classes=names)
-        opened.check_batches(len(dataset), batch_size, source_data=methods.get(method).facts.source_data)
+        opened.check_batches(len(dataset), batch_size, source_data=methods.get(method).facts.source_data == "required")
         adapter = _adapter(opened.net, method, buffer, preset, options)
         if continue_from is not None:
             adapter.restore(continue_from)
         advise(batch_advice(adapter, len(dataset), batch_size))
-        if buffer == "embedded" and opened.kind != "shipped" and adapter.facts.source_data:
+        if buffer == "embedded" and opened.kind != "shipped" and adapter.facts.source_data == "required":
             note("the embedded images are of CIFAR-10: use them only with a model that was trained on it.")
         shuffle = order == "random" or (order == "auto" and in_folders(dataset))
         if shuffle and order == "auto":
@@ -230,14 +230,12 @@ def _adapter(net: Any, method: str, buffer: str | None, preset: str | None, opti
         source = SourceBuffer.load(buffer)
     try:
         return methods.adapt(net, method, buffer=source, preset=preset, **options)
-    except OptionError as error:
-        if buffer is None and methods.get(method).facts.source_data and "source samples" in str(error):
-            raise OptionError(
-                f"--method {method} compares with source images: give --buffer FILE (cretta buffer build makes it from "
-                "training images), --buffer embedded for the model that comes with cretta, or another method, such as "
-                "tent; cretta does without by --option source=target."
-            ) from error
-        raise
+    except BufferRequired as error:
+        raise OptionError(
+            f"--method {method} compares with source images: give --buffer FILE (cretta buffer build makes it from "
+            "training images), --buffer embedded for the model that comes with cretta, or another method, such as "
+            "tent; cretta does without by --option source=target."
+        ) from error
 
 
 def _hash(path: Path) -> str | None:

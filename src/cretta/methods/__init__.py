@@ -1,4 +1,4 @@
-"""The methods, by name. Each file here is one; others come from the entry-point group ``cretta.methods``."""
+"""The methods, by name: one file each; other packages register theirs in the entry-point group ``cretta.methods``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ GROUP = "cretta.methods"
 
 
 @cache
-def _built_in() -> dict[str, type[Adapter[Any]]]:
-    found = {}
+def built_in() -> dict[str, type[Adapter[Any]]]:
+    """Return cretta's own methods by name, sorted."""
+    methods = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         for item in vars(module).values():
@@ -30,29 +31,29 @@ def _built_in() -> dict[str, type[Adapter[Any]]]:
                 and item.__module__ == module.__name__
                 and item.name
             ):
-                found[item.name] = item
-    return found
+                methods[item.name] = item
+    return dict(sorted(methods.items()))
 
 
 def names() -> list[str]:
-    """Names of all methods: cretta's own, then those that installed packages register."""
-    own = sorted(_built_in())
+    """Return the names of all methods: cretta's own, then those that installed packages register."""
+    own = list(built_in())
     return own + sorted({point.name for point in entry_points(group=GROUP)} - set(own))
 
 
 def get(name: str) -> type[Adapter[Any]]:
-    """The class of a method; cretta's own names cannot be taken over by other packages."""
-    if name in _built_in():
-        return _built_in()[name]
+    """Return the class of a method; other packages cannot replace cretta's own."""
+    if name in built_in():
+        return built_in()[name]
     for point in entry_points(group=GROUP):
         if point.name == name:
             try:
                 method = point.load()
-            except Exception as wrong:
+            except Exception as error:
                 raise OptionError(
-                    f"method {name!r} is registered by {point.value!r}, which cannot be loaded: {wrong!r}. Update or "
+                    f"method {name!r} is registered by {point.value!r}, which cannot be loaded: {error!r}. Update or "
                     "remove the package it comes from."
-                ) from wrong
+                ) from error
             if not (isinstance(method, type) and issubclass(method, Adapter)):
                 raise OptionError(f"method {name!r} is registered by {point.value!r}, which is not a cretta.Adapter.")
             return method
@@ -67,9 +68,9 @@ def adapt(
     preset: str | None = None,
     **options: Any,
 ) -> Adapter[Any]:
-    """Wraps ``net`` in a method, by its name or class; options are the method's keywords, over those of ``preset``.
+    """Wrap ``net`` in a method, by its name or class; options are the method's keywords and override ``preset``.
 
-    A method that uses no source data leaves ``buffer`` alone, so that methods can be exchanged by name.
+    A method that uses no source data ignores ``buffer``, so that methods can be exchanged by name.
     """
     if isinstance(method, type):
         if not issubclass(method, Adapter):

@@ -8,13 +8,13 @@ from cretta.method import Facts
 
 
 class BNAdapt(Adapter):
-    """BatchNorm with the statistics of the batch at hand (Schneider et al., 2020; Nado et al., 2020)."""
+    """BatchNorm with the statistics of the current batch (Schneider et al., 2020; Nado et al., 2020)."""
 
     name = "bn_adapt"
-    facts = Facts(updates="nothing", statistics="batch", source_data=False, logits="before")
+    facts = Facts(updates="nothing", statistics="batch", logits="before")
 
     def begin(self) -> None:
-        """Refuses a network that has no statistics to exchange."""
+        """Raise for a network that has no statistics to replace."""
         if not any(isinstance(module, _BatchNorm) for module in self.net.modules()):
             raise ModelError(
                 f"{type(self.net).__name__} has no BatchNorm layer, so bn_adapt would be the source model. Use "

@@ -15,19 +15,18 @@ from cretta.augment import AUGMENTATIONS
 from cretta.errors import OptionError
 from cretta.functional import energy
 from cretta.method import Facts, Objective, Options
-from cretta.normalization import Role
 from cretta.options import choice, flag, number
 from cretta.reference import ReferenceEnergies
 
 CACHED = 64
-"""Samples that φ reads at once on a processor."""
+"""Samples per forward pass of φ on the CPU."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CreTTAOptions(Options):
-    """What CreTTA can be told besides what every method can."""
+    """Options of CreTTA."""
 
-    beta: float = number(1.0, "β, how strongly energy differences count", above=0)
+    beta: float = number(1.0, "β, the weight of energy differences", above=0)
     reference: str = choice(
         "running",
         "BatchNorm statistics of the source model φ: of training, or as the adapting model's",
@@ -36,7 +35,7 @@ class CreTTAOptions(Options):
     pairs: str = choice("one_to_one", "which target and source samples are compared", among=("one_to_one", "cartesian"))
     objective: str = choice(
         "residual",
-        "Eq. 4, or the same without the source model's terms, or without the source samples, or NCE",
+        "Eq. 4, the same without the source model's terms, without the source samples, or NCE",
         among=("residual", "pairwise", "target", "nce_residual", "nce"),
     )
     weighting: str = choice(
@@ -48,29 +47,25 @@ class CreTTAOptions(Options):
         among=("buffer", "target"),
     )
     source_fraction: float = number(
-        1.0, "source samples a batch, as a share of its own; pairs are made by cycling", above=0, at_most=1
+        1.0, "source samples per batch, as a share of its size; pairs are made by cycling", above=0, at_most=1
     )
     lean: bool = flag(False, "one graph at a time: half the memory for one more forward of the source samples")
-    augment: str | None = choice(None, "augmentation of the buffer; None is the buffer's own", among=AUGMENTATIONS)
+    augment: str | None = choice(None, "augmentation of the buffer; None leaves the buffer's", among=AUGMENTATIONS)
 
 
 class CreTTA(Adapter[CreTTAOptions]):
     """Contrastive residual energy test-time adaptation (Han et al., 2026).
 
-    L = -mean log σ(l), l = β(E_φ(x_t) - E_φ(x_s)) - β(E_θ(x_t) - E_θ(x_s)), Eqs. 3 and 4. Target samples
-    x_t gain likelihood relative to source samples x_s of a small buffer and to the frozen source model φ.
-    Target and source pass θ apart, each with its own statistics; logits are from after the update.
+    L = −mean log σ(β[(E_φ(x_t) − E_φ(x_s)) − (E_θ(x_t) − E_θ(x_s))]).
+
+    These are Eqs. 3 and 4. Target samples x_t gain likelihood relative to source samples x_s of a small buffer and to
+    the frozen source model φ. Target and source pass θ separately, each with its own statistics; logits are from after
+    the update.
     """
 
     name = "cretta"
     facts = Facts(
-        updates="norm affine",
-        statistics="batch",
-        source_data=True,
-        logits="after",
-        loss="−log σ(β[(E_φ(x_t) − E_φ(x_s)) − (E_θ(x_t) − E_θ(x_s))])",
-        forwards=4,
-        backwards=2,
+        updates="norm affine", statistics="batch", logits="after", source_data="required", forwards=4, backwards=2
     )
     presets = {
         "cifar10": {"lr": 1e-3, "beta": 1.0, "augment": "rotate"},
@@ -80,58 +75,56 @@ class CreTTA(Adapter[CreTTAOptions]):
         "pacs": {"lr": 1e-3, "beta": 1.0, "augment": "cifar100"},
         "fast": {"source_fraction": 0.2, "predict": "before"},
     }
-    option_type = CreTTAOptions
+    without_buffer = ", or use source='target', which takes the least-energy half of each batch instead"
+
+    @property
+    def reads_buffer(self) -> bool:
+        """Whether source samples come from the buffer."""
+        return self.options.source == "buffer" and self.options.objective != "target"
 
     def begin(self) -> None:
-        """Checks that there are source samples, and starts at the buffer's first."""
+        """Check that options fit together, and start at the buffer's first sample."""
         o = self.options
         if o.weighting == "uniform" and o.objective not in ("residual", "pairwise"):
             raise OptionError(
                 f"weighting='uniform' replaces w of a contrastive objective; objective={o.objective!r} has none. "
                 "Use objective='residual' or 'pairwise'."
             )
-        self._of_batch: tuple[Tensor, Tensor] | None = None
-        # A weight drawn at random asks nothing of φ.
+        self._target_reference: tuple[Tensor, Tensor] | None = None
+        # Uniform weights do not use the frozen model.
         self._residual = o.objective in ("residual", "nce", "nce_residual") and o.weighting == "adaptive"
-        self._reads_buffer = o.source == "buffer" and o.objective != "target"
         self._reference_statistics = "running" if o.reference == "running" else self.statistics
         if self._residual:
             self.frozen(self._reference_statistics)
-        if not self._reads_buffer:
+        if self.buffer is None or not self.reads_buffer:
             if o.lean or o.source_fraction != 1:
                 raise OptionError(
-                    f"lean={o.lean} and source_fraction={o.source_fraction} say how samples of the buffer are read; "
+                    f"lean={o.lean} and source_fraction={o.source_fraction} set how samples of the buffer are read; "
                     f"source={o.source!r} with objective={o.objective!r} reads none. Leave them out."
                 )
             return
-        if self.buffer is None:
-            raise OptionError(
-                "cretta needs source samples. Pass "
-                "buffer=cretta.SourceBuffer.sample(training_set) or cretta.SourceBuffer(images), or do without: "
-                "source='target' takes the least-energy half of each batch in their place."
-            )
         if o.augment is not None:
             self.buffer = self.buffer.with_augment(o.augment)
         self._reference_source = ReferenceEnergies(
             self.buffer,
-            lambda images: self._frozen_energy(images, "source"),
+            lambda images: self._frozen_energy(images, source=True),
             per_sample=self._reference_statistics == "running",
         )
         self.memory["cursor"] = torch.tensor(0)
 
     def objective(self, x: Tensor) -> Objective:
-        """Eq. 4, or the variant asked for, on the batch and as many source samples."""
+        """Compute Eq. 4, or the variant requested, on the batch and as many source samples."""
         o = self.options
-        # What needs no graph goes first, while none is alive.
+        # What needs no graph is computed first, before any graph takes memory.
         reference_target = self._reference_target(x) if self._residual else None
-        early = self._reads_buffer and (self._residual or o.lean)
+        early = self.reads_buffer and (self._residual or o.lean)
         images, reference_source = self._from_buffer(x) if early else (None, None)
-        source, rest = self._apart(images) if images is not None and o.lean else (None, None)
+        source, later = self._deferred(images) if images is not None and o.lean else (None, None)
         logits = self.model(x)
         target = energy(logits, o.temperature)
         if o.objective == "target":
             return Objective(functional.target_loss(target), logits)
-        if not self._reads_buffer:
+        if not self.reads_buffer:
             low = target.detach().topk(max(1, len(x) // 2), largest=False).indices.sort().values
             source = target[low]
             reference_source = reference_target[low] if reference_target is not None else None
@@ -139,28 +132,30 @@ class CreTTA(Adapter[CreTTAOptions]):
             source = self._source_energy(images if images is not None else self._from_buffer(x)[0])
         assert source is not None
         loss, weight = self._loss(target, source, reference_target, reference_source)
-        notes = {"source_energy": source.detach().mean()}
+        self.note(source_energy=source.mean())
         if weight is not None:
-            notes["weight"] = weight.mean()
-        return Objective(loss, logits, notes=notes, rest=rest)
+            self.note(weight=weight.mean())
+        return Objective(loss if later is None else [loss, later], logits)
 
     def _source_energy(self, images: Tensor) -> Tensor:
-        return energy(self.model(images, role="source"), self.options.temperature)
+        return energy(self.model.source(images), self.options.temperature)
 
-    def _apart(self, images: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
-        """E_θ(x_s) as mere numbers, and a part of the loss for when the target's graph is gone.
+    def _deferred(self, images: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        """Return E_θ(x_s) without a graph, and a term of the loss for when the target's graph is freed.
 
-        The weight of each source sample's gradient (Eq. 5) is known once the target's pass back is done.
+        The weight of each source sample's gradient (Eq. 5) is known after the target's backward pass. The term adds
+        that gradient, and zero to the value of the loss.
         """
         with torch.no_grad():
             values = self._source_energy(images)
         values.requires_grad_(True)
 
-        def rest() -> Tensor:
+        def later() -> Tensor:
             assert values.grad is not None
-            return (values.grad * self._source_energy(images)).sum()
+            term = (values.grad * self._source_energy(images)).sum()
+            return term - term.detach()
 
-        return values, rest
+        return values, later
 
     def _loss(
         self, target: Tensor, source: Tensor, reference_target: Tensor | None, reference_source: Tensor | None
@@ -183,25 +178,26 @@ class CreTTA(Adapter[CreTTAOptions]):
             return functional.weighted_loss(paired_target, paired_source, weight, o.beta), weight
         return functional.contrastive_loss(logit), functional.gradient_weight(logit.detach())
 
-    def _frozen_energy(self, x: Tensor, role: Role = "target") -> Tensor:
-        """E_φ; on a processor by parts that stay in its cache, where no sample minds its companions.
+    def _frozen_energy(self, x: Tensor, *, source: bool = False) -> Tensor:
+        """Return E_φ, on the CPU in parts that fit its cache, where samples are independent (running statistics).
 
-        As one whole for who reads no buffer: the network may take batches of one size only.
+        Without a buffer the batch stays in one piece: the network may take batches of one size only.
         """
         network = self.frozen(self._reference_statistics)
-        alone = self._reads_buffer and self._reference_statistics == "running" and x.device.type == "cpu"
-        parts = x.chunk(math.ceil(len(x) / CACHED)) if alone else (x,)
+        logits = network.source if source else network
+        independent = self.reads_buffer and self._reference_statistics == "running" and x.device.type == "cpu"
+        parts = x.chunk(math.ceil(len(x) / CACHED)) if independent else (x,)
         with torch.no_grad():
-            return torch.cat([energy(network(part, role), self.options.temperature) for part in parts])
+            return torch.cat([energy(logits(part), self.options.temperature) for part in parts])
 
     def _reference_target(self, x: Tensor) -> Tensor:
-        """E_φ(x_t): once a batch, however many steps."""
-        if self._of_batch is None or self._of_batch[0] is not x:
-            self._of_batch = (x, self._frozen_energy(x))
-        return self._of_batch[1]
+        """Return E_φ(x_t), computed once per batch, for any number of steps."""
+        if self._target_reference is None or self._target_reference[0] is not x:
+            self._target_reference = (x, self._frozen_energy(x))
+        return self._target_reference[1]
 
     def _from_buffer(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The next source samples, as many as ``x`` has or a share of that, and, if wanted, their E_φ."""
+        """Return the next source samples, as many as ``x`` has or a share of that, and their E_φ if it is used."""
         assert self.buffer is not None
         start = int(self.memory["cursor"])
         count = math.ceil(len(x) * self.options.source_fraction)

@@ -5,7 +5,7 @@ from cretta.method import Facts
 
 
 class Source(Adapter):
-    """The source model, unchanged: what every other method is compared with."""
+    """The source model, unchanged: the baseline of every other method."""
 
     name = "source"
-    facts = Facts(updates="nothing", statistics="running", source_data=False, logits="before")
+    facts = Facts(updates="nothing", statistics="running", logits="before")

@@ -1,4 +1,4 @@
-"""TENT: fully test-time adaptation by entropy minimisation."""
+"""TENT: fully test-time adaptation by entropy minimization."""
 
 from torch import Tensor
 
@@ -8,12 +8,10 @@ from cretta.method import Facts, Objective
 
 
 class Tent(Adapter):
-    """Entropy minimisation (Wang et al., 2021): L = mean H(p)."""
+    """Entropy minimization (Wang et al., 2021): L = mean H(p)."""
 
     name = "tent"
-    facts = Facts(
-        updates="norm affine", statistics="batch", source_data=False, logits="before", loss="H(p)", backwards=1
-    )
+    facts = Facts(updates="norm affine", statistics="batch", logits="before")
     presets = {
         "cifar10": {"lr": 1e-3},
         "tiny-imagenet": {"lr": 1e-4},
@@ -21,6 +19,6 @@ class Tent(Adapter):
     }
 
     def objective(self, x: Tensor) -> Objective:
-        """The mean entropy of the predictions."""
+        """Compute the mean entropy of the predictions."""
         logits = self.model(x)
         return Objective(loss=entropy(logits).mean(), logits=logits)

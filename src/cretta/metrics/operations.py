@@ -78,9 +78,9 @@ def count_operations(
     if steady:
         step(nullcontext())
         # The step to be counted, once in advance: what it looks up, such as energies of source samples, is then there.
-        state = clone.state()
+        state = clone.state.snapshot()
         step(nullcontext())
-        clone.load(state)
+        clone.state.restore(state)
     counter = OperationCount(clone.networks)
     step(counter)
     share = Fraction(len(batch) if scale_to is None else scale_to, len(batch) * batches)

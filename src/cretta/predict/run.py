@@ -130,7 +130,7 @@ def _check_files(output: Path, overwrite: bool, state: str | Path | None) -> Non
 
 def _described(model: Adapter[Any]) -> dict[str, Any]:
     weights = (part for pair in model.net.state_dict().items() if isinstance(pair[1], Tensor) for part in pair)
-    start = (part for pair in sorted(model.state().items()) for part in pair)
+    start = (part for pair in sorted(model.state.snapshot().items()) for part in pair)
     return {
         "cretta": version("cretta"),
         "torch": torch.__version__,
@@ -138,8 +138,8 @@ def _described(model: Adapter[Any]) -> dict[str, Any]:
         "options": dataclasses.asdict(model.options),
         "weights": tensorfile.fingerprint(weights),
         "state at the start": tensorfile.fingerprint(start),
-        "buffer": model.buffer.fingerprint if model.buffer is not None and model.facts.source_data else None,
-        "device": model.generator.device.type,
+        "buffer": model.buffer.fingerprint if model.buffer is not None and model.reads_buffer else None,
+        "device": model.device.type,
     }
 
 
@@ -216,7 +216,7 @@ class _Prediction:
 
     def _read(self, batch: streams.Batch) -> tuple[Tensor | None, tuple[dict[int, str], bytes]]:
         pixels, unreadable, stamps = self.reader.read(batch)
-        x = None if pixels is None else as_batch(pixels, self.model.generator.device)
+        x = None if pixels is None else as_batch(pixels, self.model.device)
         return x, (unreadable, stamps)
 
     def _predict(self, x: Tensor) -> Tensor:

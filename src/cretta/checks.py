@@ -1,0 +1,79 @@
+"""Whether what a step computes is finite, asked once per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cretta.parameters import FlatParameters
+
+
+class StepCheck:
+    """Collects what one step computes and checks all of it with one synchronization with the device.
+
+    ``batch`` is checked too, also against the ``limit`` of its Euclidean norm, if that is known. With ``postponed``,
+    the caller of :meth:`passed` is the adapter alone: where logits from after the update are returned, the step is
+    taken first, and rolled back if they, or anything before them, are not finite.
+    """
+
+    def __init__(
+        self,
+        learnable: FlatParameters,
+        batch: Tensor | None = None,
+        limit: Callable[[Tensor], Tensor | None] | None = None,
+        *,
+        postponed: bool = False,
+    ) -> None:
+        self.postponed = postponed
+        self.out_of_range = False
+        """Whether the batch exceeds the limit; known after :meth:`passed`."""
+        self.loss: Tensor | None = None
+        """The sum of the losses of the last backward pass."""
+        self.notes: dict[str, Tensor] = {}
+        self.reason = ""
+        self._learnable = learnable
+        self._batch = batch
+        self._limit = limit
+        self._tensors: list[Tensor] = []
+        self._has_gradients = False
+        self._failed = False
+
+    def add(self, tensor: Tensor) -> None:
+        """Add a tensor that must be finite."""
+        self._tensors.append(tensor.detach())
+
+    def add_backward(self, loss: Tensor) -> None:
+        """Add a loss whose backward pass put gradients into the parameters; they are read by :meth:`passed`."""
+        self.add(loss)
+        self._has_gradients = True
+
+    def passed(self) -> bool:
+        """Return whether everything added is finite and the batch is within the limit.
+
+        What has passed is not checked again; what has failed stays failed.
+        """
+        if self._failed or not self._tensors:
+            return not self._failed
+        tensors = self._tensors + (self._learnable.gradients() if self._has_gradients else [])
+        device = tensors[0].device
+        limit = norm = None
+        with torch.autocast(device.type, enabled=False):
+            # A sum is finite for nearly all finite numbers; only if it is not, look at every number.
+            sums = [t.sum(dtype=torch.promote_types(t.dtype, torch.float32)).to(device) for t in tensors]
+            if self._batch is not None:
+                precise = torch.promote_types(self._batch.dtype, torch.float32)
+                norm = torch.linalg.vector_norm(self._batch, dtype=precise)
+                limit = self._limit(self._batch) if self._limit is not None else None
+                sums.append(norm.to(device))
+                tensors.append(self._batch)
+            fine = torch.isfinite(sum(sums[1:], sums[0]))
+            if norm is not None and limit is not None:
+                fine &= (norm <= limit).to(device)
+        if not bool(fine):
+            self.out_of_range = norm is not None and limit is not None and bool(norm > limit)
+            self._failed = self.out_of_range or not all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+        if not self._failed:
+            self._tensors, self._batch, self._has_gradients = [], None, False
+        return not self._failed
