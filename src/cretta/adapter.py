@@ -362,6 +362,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
         with ``["logits"]``, or a tuple that begins with them.
         """
         with self._exclusive():
+            self._last_batch = None  # frees its memory before this batch takes some
             x = self._validate(x, named)
             begun = self.state.checkpoint()
             roll_monitor_back = self._monitor.checkpoint() if self._monitor is not None else None
