@@ -7,7 +7,6 @@ import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from cretta.errors import OptionError
@@ -41,8 +40,6 @@ TITLE_LETTERS, NOTE_LETTERS = 10, 16
 """Letters per inch, for wrapping; a line that is wider makes the picture wider."""
 MANY = 5
 """Series beyond which the legend stands beside the panels and not below them."""
-APART = 1.5
-"""Least ratio of two numbers on a logarithmic axis that are both written there."""
 LONG = 44
 """Letters of a name that fit in a chart."""
 _MARKERS = {
@@ -226,15 +223,9 @@ def _x_axis(axis: Axes, panel: Panel, categories: Sequence[str]) -> None:
         return
     values = sorted({float(x) for series in panel.series for x in series.x})
     if panel.logarithmic:
-        if values[0] > 0:
-            axis.set_xscale("log")
-        else:  # zero is on the axis too
-            axis.set_xscale("symlog", linthresh=min((abs(x) for x in values if x), default=1.0))
-        if len(values) <= 8 and all(high > APART * low for low, high in pairwise(values) if low > 0):
-            axis.set_xticks(values, [f"{x:g}" for x in values])
-        else:
-            axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axis.xaxis.set_major_formatter("{x:g}")
+        # Linear from zero to the smallest value, so that zero is on the axis too.
+        axis.set_xscale("symlog", linthresh=min((abs(x) for x in values if x), default=1.0))
+        axis.set_xticks(values, [f"{x:g}" for x in values])
         axis.xaxis.set_minor_locator(NullLocator())
     elif all(x.is_integer() for x in values):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -185,12 +185,11 @@ def _shifts(runs: Sequence[Run]) -> list[str]:
 def _settings(results: Sequence[Result]) -> list[str]:
     """Return what each is compared on: the data, some fields always, and those that differ among runs on that data."""
     facts = [_compared_on(result) for result in results]
-    differing = _differing(facts, [str(fact["data"]) for fact in facts])
     settings = []
-    for fact, names in zip(facts, differing, strict=True):
-        shown = [name for name in fact if name in (*_ALWAYS, *names)]
-        words = [_worded(name, fact[name]) for name in shown if fact[name] is not None or name == "images"]
-        settings.append(", ".join([str(fact["data"]), *words]))
+    for fact, different in zip(facts, _differences(facts, [fact["data"] for fact in facts]), strict=True):
+        shown = {name: value for name, value in fact.items() if name in _ALWAYS or name in different}
+        words = [_worded(name, value) for name, value in shown.items() if value is not None or name == "images"]
+        settings.append(", ".join([fact["data"], *words]))
     return settings
 
 
@@ -215,49 +214,42 @@ def _compared_on(result: Result) -> dict[str, Any]:
 
 def _labels(results: Sequence[Result], settings: Sequence[str]) -> list[str]:
     """Return the method, with everything in which it differs from others of that name in the same setting."""
-    methods = [str(result.run.method) for result in results]
-    options = []
-    for result in results:
-        buffer = {f"buffer {name}": value for name, value in dataclasses.asdict(result.run.buffer).items()}
-        options.append({"preset": result.run.preset, **dict(result.run.options), **buffer})
-    peers = [f"{setting}\n{method}" for setting, method in zip(settings, methods, strict=True)]
     usual = {f"buffer {field.name}": field.default for field in dataclasses.fields(Buffer)}
+    options = []
+    for run in (result.run for result in results):
+        buffer = {f"buffer {name}": value for name, value in dataclasses.asdict(run.buffer).items()}
+        options.append({"preset": run.preset, **dict(run.options), **buffer})
+    peers = [(setting, result.run.method) for setting, result in zip(settings, results, strict=True)]
     labels = [
-        " ".join(
-            [
-                method,
-                *(f"{k}={_plain(v)}" for k, v in option.items() if k in names and not (k in usual and usual[k] == v)),
-            ]
-        )
-        for method, option, names in zip(methods, options, _differing(options, peers), strict=True)
+        _label(result.run.method, {k: v for k, v in different.items() if k not in usual or v != usual[k]})
+        for result, different in zip(results, _differences(options, peers), strict=True)
     ]
     # The same words may stand for other source images, or an older preset: then add what they stood for.
     meanings = [{name: _materials(result).get(name) for name in ("source", "preset")} for result in results]
-    peers = [_text([s, str(r.run.domains), label]) for s, r, label in zip(settings, results, labels, strict=True)]
-    return [
-        " ".join([label, *(f"{name}={meaning[name]}" for name in meaning if name in names)])
-        for label, meaning, names in zip(labels, meanings, _differing(meanings, peers), strict=True)
-    ]
+    same_words = [(s, r.run.domains, label) for s, r, label in zip(settings, results, labels, strict=True)]
+    return list(map(_label, labels, _differences(meanings, same_words)))
 
 
-def _differing(facts: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> list[set[str]]:
-    """Return, for each, the names whose values are not the same for all with the same entry in ``peers``."""
-    members: dict[str, list[Mapping[str, Any]]] = {}
+def _label(name: str, options: Mapping[str, Any]) -> str:
+    texts = {k: "+".join(map(str, v)) if isinstance(v, list | tuple) else str(v) for k, v in options.items()}
+    return " ".join([name, *(f"{option}={text}" for option, text in texts.items())])
+
+
+def _differences(facts: Sequence[Mapping[str, Any]], peers: Sequence[Hashable]) -> list[dict[str, Any]]:
+    """Return the entries of each that are not the same for all with the same entry in ``peers``."""
+    values: dict[tuple[Hashable, str], set[str]] = {}
+    names = list(dict.fromkeys(name for fact in facts for name in fact))
     for fact, peer in zip(facts, peers, strict=True):
-        members.setdefault(peer, []).append(fact)
-    names: dict[str, set[str]] = {}
-    for peer, compared in members.items():
-        known = {name for fact in compared for name in fact}
-        names[peer] = {name for name in known if len({_text(fact.get(name)) for fact in compared}) > 1}
-    return [names[peer] for peer in peers]
+        for name in names:
+            values.setdefault((peer, name), set()).add(_text(fact.get(name)))
+    return [
+        {name: value for name, value in fact.items() if len(values[peer, name]) > 1}
+        for fact, peer in zip(facts, peers, strict=True)
+    ]
 
 
 def _worded(name: str, value: Any) -> str:
     return "all images" if value is None else _WORDS.get(name, f"{name} {{}}").format(value)
-
-
-def _plain(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _materials(result: Result) -> dict[str, str]:

@@ -112,7 +112,7 @@ class CellText(NamedTuple):
 def cell_text(cell: Cell, column: Column) -> CellText:
     """Return the numbers of a cell as tables show them."""
     values = (cell.value, None if cell.value is None else cell.deviation, cell.printed)
-    value, deviation, printed = ("" if each is None else number(each, column.digits) for each in values)
+    value, deviation, printed = ("" if x is None else number(x, column.digits) for x in values)
     difference = "" if cell.difference is None else number(cell.difference, column.digits, signed=True)
     return CellText(value, deviation if deviation.strip("0.") else "", printed, difference)
 

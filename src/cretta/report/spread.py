@@ -6,6 +6,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from cretta.bench import BatchRow, Result
 from cretta.errors import OptionError
 from cretta.report.content import Cell
@@ -37,15 +39,9 @@ def margin(a: Cell, b: Cell) -> float:
         return 0.0 if len(set(a.blocks)) == len(set(b.blocks)) == 1 else math.inf
     # Degrees of freedom of a sum of variances, by Welch and Satterthwaite.
     freedom = variance**2 / math.fsum(part**2 / degrees for part, degrees in parts)
-    return _t(freedom) * math.sqrt(variance)
-
-
-def _t(freedom: float) -> float:
-    """Return Student's t; between integer degrees of freedom, log t is interpolated over their inverse."""
-    freedom = min(max(freedom, 1.0), float(len(_T)))
-    below = min(int(freedom), len(_T) - 1)
-    share = (1 - below / freedom) * (below + 1)
-    return math.exp((1 - share) * math.log(_T[below - 1]) + share * math.log(_T[below]))
+    # Between integer degrees of freedom log t is interpolated over their inverse.
+    t = math.exp(np.interp(-1 / freedom, -1 / np.arange(1, len(_T) + 1), np.log(_T)))
+    return t * math.sqrt(variance)
 
 
 def _variance(differences: Sequence[float]) -> float:
