@@ -97,13 +97,6 @@ def test_loading_draws_no_random_numbers() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_untrained_has_the_same_architecture() -> None:
-    untrained, trained = load(NAME, pretrained=False), load(NAME)
-    assert not untrained.training
-    assert untrained.state_dict().keys() == trained.state_dict().keys()
-    assert not torch.equal(logits(untrained), logits(trained))
-
-
 def test_names_can_be_loaded_and_others_say_which_can() -> None:
     assert NAME in names()
     with pytest.raises(OptionError, match=f"'wrn-40-2'.*{NAME}.*build"):

@@ -29,7 +29,7 @@ def test_the_smoke_test_is_small() -> None:
     assert len(everything(SMOKE)) < 400
     # About a thousand images of 32 px per second are trained on.
     members = [member for family in SMOKE.families.values() for member in family.members()]
-    models = {member.model: member.prepare.images for member in members if member.prepare}
+    models = {member.model: member.prepare for member in members if member.prepare}
     assert len(models) == 6
     assert sum(models.values()) < 100_000
 

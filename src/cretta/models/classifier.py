@@ -5,6 +5,7 @@ from torch import Tensor, fx, nn
 
 from cretta.errors import BatchError, OptionError
 from cretta.models.normalize import Channels, normalization, normalize
+from cretta.options import check_integer
 
 
 @fx.wrap  # symbolic tracing cannot follow code that looks at its input; it records this function as one call
@@ -32,7 +33,7 @@ class Classifier(nn.Module):
 
     def __init__(self, classes: int, mean: Channels | None, std: Channels | None) -> None:
         super().__init__()
-        self.classes = at_least_one("classes", classes)
+        self.classes = check_integer("classes", classes, at_least=1)
         self.register_buffer("mean", None)
         self.register_buffer("std", None)
         self.set_normalization(mean, std)
@@ -51,13 +52,6 @@ class Classifier(nn.Module):
         """Name depth, width (if it has them) and classes when printed."""
         sizes = [name for name in ("depth", "width", "classes") if hasattr(self, name)]
         return ", ".join(f"{name}={getattr(self, name)}" for name in sizes)
-
-
-def at_least_one(option: str, value: int) -> int:
-    """Return ``value`` if it is an integer of at least 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise OptionError(f"{option}={value!r}: expected an integer of at least 1.")
-    return value
 
 
 def initialize(network: nn.Module) -> None:

@@ -6,9 +6,10 @@ import importlib
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def _python(spec: str, values: Normalization) -> OpenedModel:
         try:
             target: Any = importlib.import_module(module)
             if module == "timm":
-                target = _timm(target, attribute)
+                target = partial(target.create_model, attribute, pretrained=True)
             else:
                 for part in attribute.split("."):
                     target = getattr(target, part)
@@ -205,10 +206,6 @@ def _python(spec: str, values: Normalization) -> OpenedModel:
     if values is not None:
         normalize_input(target, *values)
     return OpenedModel(target, "python", _own_classes(target))
-
-
-def _timm(timm: Any, name: str) -> Callable[[], Any]:
-    return lambda: timm.create_model(name, pretrained=True)
 
 
 def _own_classes(net: nn.Module) -> tuple[str, ...]:

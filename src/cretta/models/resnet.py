@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cretta.errors import OptionError
-from cretta.models.classifier import Classifier, at_least_one, blocks_per_stage, initialize
+from cretta.models.classifier import Classifier, blocks_per_stage, initialize
 from cretta.models.normalize import Channels
+from cretta.options import check_integer
 
 Norm = Literal["batch", "group"]
 GROUPS = 8
@@ -58,7 +59,7 @@ class ResNet(Classifier):
     ) -> None:
         count = blocks_per_stage(depth, 2, "ResNet")
         super().__init__(classes, mean, std)
-        self.depth, self.width = depth, at_least_one("width", width)
+        self.depth, self.width = depth, check_integer("width", width, at_least=1)
         if norm not in get_args(Norm):
             raise OptionError(f"norm={norm!r}: expected one of {', '.join(get_args(Norm))}.")
         if norm == "group" and width % GROUPS:

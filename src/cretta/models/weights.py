@@ -55,15 +55,13 @@ def card(name: str) -> dict[str, Any]:
     return index[name]
 
 
-def load(name: str, *, pretrained: bool = True) -> Classifier:
-    """Load a shipped model by name, on the CPU in eval mode; untrained with ``pretrained=False``.
+def load(name: str) -> Classifier:
+    """Load a shipped model by name, on the CPU in eval mode.
 
     >>> load("wrn-40-2-cifar10").classes
     10
     """
     entry = card(name)
-    if not pretrained:
-        return build(entry["architecture"], classes=len(entry["class_names"])).eval()
     state = _shipped_state(name, entry["file"], entry["sha256"])
     # The initial values are not used: the caller's random numbers must not depend on them. (The meta
     # device would skip them, but its first use imports the compiler, which takes seconds.)

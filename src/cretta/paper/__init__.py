@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from cretta.options import unknown
 from cretta.paper import ablations, buffers, cost, main
-from cretta.paper.family import Family, Preparation
 from cretta.paper.item import Item, paper_data
 from cretta.paper.measured import OMITTED, measured
 from cretta.paper.needs import missing
@@ -50,9 +49,7 @@ __all__ = [
     "QUICK",
     "SCALES",
     "SMOKE",
-    "Family",
     "Item",
-    "Preparation",
     "Scale",
     "get",
     "items",

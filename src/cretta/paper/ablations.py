@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from cretta.bench import BatchRow, Result
 from cretta.errors import OptionError
+from cretta.paper import values
 from cretta.paper.family import WORST
 from cretta.paper.item import Draw, Item, printed
-from cretta.paper.readings import (
-    Curve,
-    Groups,
-    Readings,
-    Value,
-    Variant,
-    accuracy,
-    calibration_error,
-    calibration_errors,
-    energies,
-    mean,
-    with_base,
-)
+from cretta.paper.readings import Groups, Readings, Variant, with_base
 from cretta.paper.shapes import (
     ACCURACY,
     BENCHMARKS,
@@ -39,6 +29,7 @@ from cretta.paper.shapes import (
     domains,
     sweep,
 )
+from cretta.paper.values import Curve, Value
 from cretta.report.content import Chart, Column, Panel, Row, Table
 
 WITHOUT_CONTRAST = Variant("w/o Contrastive Terms", options={"objective": "target"})
@@ -85,7 +76,7 @@ def at(row: str, curve: Curve) -> Value:
         recorded = [number for number in numbers if not math.isnan(number)]
         if not recorded:
             raise OptionError("no value was recorded")
-        return mean(recorded)
+        return fmean(recorded)
 
     return value
 
@@ -134,9 +125,9 @@ def target_as_source(item: Item, readings: Readings) -> Iterator[Table]:
         percent, *gained, error = printed(item.labels[0])[variant.label]
         groups = readings.groups(family, variant, streams)
         cells = (
-            readings.cell(groups, accuracy, percent),
+            readings.cell(groups, values.accuracy, percent),
             readings.cell(with_base(groups, base), accuracy_gain, gained[0] if gained else None),
-            readings.cell(groups, calibration_error, error),
+            readings.cell(groups, values.calibration_error, error),
         )
         rows.append(Row(variant.label, cells))
     columns = (
@@ -150,7 +141,7 @@ def target_as_source(item: Item, readings: Readings) -> Iterator[Table]:
 def accuracy_gain(results: Sequence[Result]) -> float:
     """Return the accuracy of the first half of the results less that of the second, in points."""
     half = len(results) // 2
-    return accuracy(results[:half]) - accuracy(results[half:])
+    return values.accuracy(results[:half]) - values.accuracy(results[half:])
 
 
 def energy(item: Item, readings: Readings) -> Iterator[Chart]:
@@ -161,8 +152,8 @@ def energy(item: Item, readings: Readings) -> Iterator[Chart]:
     y = "mean energy of target samples"
     yield chart(
         item,
-        curves(readings, "CreTTA by severity", y, energies, by_severity(readings, family, CRETTA)),
-        curves(readings, "severity 5, with and without bias terms", y, energies, bias),
+        curves(readings, "CreTTA by severity", y, values.energies, by_severity(readings, family, CRETTA)),
+        curves(readings, "severity 5, with and without bias terms", y, values.energies, bias),
     )
 
 
@@ -187,7 +178,7 @@ def beta_panels(name: str, readings: Readings) -> Iterator[Panel]:
             groups = by_severity(readings, family, cretta)
         for label, runs in groups.items():
             lines.setdefault(label, []).append((number, runs))
-    for y, value in (("Acc, % ↑", accuracy), ("ECE, % ↓", calibration_error)):
+    for y, value in (("Acc, % ↑", values.accuracy), ("ECE, % ↓", values.calibration_error)):
         yield sweep(readings, family.title, ("β", y), value, lines, logarithmic=True)
 
 
@@ -202,10 +193,10 @@ DRAW: dict[str, Draw] = {
     ),
     "contrastive-batches": by_batch(
         (
-            (Column("w/ contrastive", "Target energy", digits=4), CRETTA, energies),
-            (Column("w/o contrastive", "Target energy", digits=4), WITHOUT_CONTRAST, energies),
-            (Column("w/ contrastive", "ECE", "lower"), CRETTA, calibration_errors),
-            (Column("w/o contrastive", "ECE", "lower"), WITHOUT_CONTRAST, calibration_errors),
+            (Column("w/ contrastive", "Target energy", digits=4), CRETTA, values.energies),
+            (Column("w/o contrastive", "Target energy", digits=4), WITHOUT_CONTRAST, values.energies),
+            (Column("w/ contrastive", "ECE", "lower"), CRETTA, values.calibration_errors),
+            (Column("w/o contrastive", "ECE", "lower"), WITHOUT_CONTRAST, values.calibration_errors),
         )
     ),
     "source-model": comparison(

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cretta.bench import Result
+from cretta.paper import values
 from cretta.paper.item import Draw, Item, printed
-from cretta.paper.readings import (
-    Readings,
-    Value,
-    accuracy,
-    calibration_error,
-    corruption_error,
-    with_base,
-)
+from cretta.paper.readings import Readings, with_base
 from cretta.paper.shapes import BN_ADAPT, CRETTA, SOURCE, TEA, TENT, chart, domains
+from cretta.paper.values import Value
 from cretta.report.content import Chart, Column, Panel, Row, Series, Table
 from cretta.report.styles import PRINTED
 
@@ -60,8 +55,8 @@ def cost(item: Item, readings: Readings) -> Iterator[Table]:
                 readings.cell(one, gflops("gflops")),
                 # The memory of a smaller batch cannot be compared.
                 readings.cell(one, megabytes, memory if batch == BATCH else None),
-                readings.cell(groups, accuracy, percent),
-                readings.cell(groups, calibration_error, error),
+                readings.cell(groups, values.accuracy, percent),
+                readings.cell(groups, values.calibration_error, error),
             )
             rows.append(Row(variant.label, cells))
         smaller = f"Memory is that of {batch} images; the paper's, of {BATCH}, is not shown beside it."
@@ -95,13 +90,13 @@ def gain(item: Item, readings: Readings) -> Iterator[Chart]:
 
 def mce_gain(results: Sequence[Result]) -> float:
     """Return by how much mCE is below the source model's, which is 100."""
-    return 100 - corruption_error(results)
+    return 100 - values.corruption_error(results)
 
 
 def ece_gain(results: Sequence[Result]) -> float:
     """Return by how much ECE is below the source model's, the second half of the results."""
     half = len(results) // 2
-    return calibration_error(results[half:]) - calibration_error(results[:half])
+    return values.calibration_error(results[half:]) - values.calibration_error(results[:half])
 
 
 DRAW: dict[str, Draw] = {"gain-cost": gain, "cost": cost}

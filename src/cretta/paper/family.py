@@ -17,16 +17,6 @@ WORST = SEVERITIES[-1]
 """The severity of "Severity L5"."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Preparation:
-    """The training of a small network, where no better one is expected."""
-
-    images: int
-    """Images seen in training, however large the dataset is."""
-    at_most: int = 50_000
-    """Different images among them."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
     """A dataset, its network, and how much of it is run."""
@@ -40,8 +30,8 @@ class Family:
     """The network in words."""
     train: str = ""
     """The command that trains the network, where it is a file; {root} and {models} stand for folders."""
-    prepare: Preparation | None = None
-    """How to train the network before the runs, if that takes a minute only."""
+    prepare: int = 0
+    """Before the runs, a small network is trained on this many images; 0 if the network has to exist."""
     fallback: str = ""
     """The dataset to use where ``data`` is not installed."""
     batch_size: int = 0

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from cretta.bench import Result
 from cretta.data.corruptions import SEVERITIES
 from cretta.data.domains import CLEAN, domain_name
 from cretta.data.pacs import DOMAINS
+from cretta.paper import values
 from cretta.paper.family import WORST
 from cretta.paper.item import Draw, Item, printed
-from cretta.paper.readings import (
-    Readings,
-    Value,
-    Variant,
-    accuracy,
-    calibration_error,
-    calibration_errors,
-    confidences,
-    mean,
-    running_accuracies,
-    running_calibration_errors,
-)
+from cretta.paper.readings import Readings, Variant
 from cretta.paper.shapes import (
     ACCURACY,
     BENCHMARKS,
@@ -40,6 +31,7 @@ from cretta.paper.shapes import (
     curves,
     sweep,
 )
+from cretta.paper.values import Value
 from cretta.report.content import Chart, Column, Row, Table
 
 METHODS = (
@@ -72,13 +64,13 @@ def ece_by_severity(item: Item, readings: Readings) -> Iterator[Chart]:
             ]
             for variant in METHODS
         }
-        panel = sweep(readings, family.title, ("severity", "ECE, % ↓"), calibration_error, lines)
+        panel = sweep(readings, family.title, ("severity", "ECE, % ↓"), values.calibration_error, lines)
         yield chart(item, panel, family=family)
 
 
 def overconfidence(item: Item, readings: Readings) -> Iterator[Chart]:
     """Draw confidence and ECE of TENT and CreTTA: a chart for each family, a line for each severity."""
-    shown = (("confidence", "mean confidence, %", confidences), ("ECE", "ECE, % ↓", calibration_errors))
+    shown = (("confidence", "mean confidence, %", values.confidences), ("ECE", "ECE, % ↓", values.calibration_errors))
     for name in BENCHMARKS:
         family = readings.scale.family(name)
         panels = [
@@ -96,8 +88,8 @@ def over_batches(item: Item, readings: Readings) -> Iterator[Chart]:
     lines = {variant.label: readings.groups(family, variant, streams) for variant in THREE}
     yield chart(
         item,
-        curves(readings, "ECE", "ECE of the stream so far, % ↓", running_calibration_errors, lines),
-        curves(readings, "Acc", "Acc of the stream so far, % ↑", running_accuracies, lines),
+        curves(readings, "ECE", "ECE of the stream so far, % ↓", values.running_calibration_errors, lines),
+        curves(readings, "Acc", "Acc of the stream so far, % ↑", values.running_accuracies, lines),
     )
 
 
@@ -111,7 +103,7 @@ def ece_by_corruption(item: Item, readings: Readings) -> Iterator[Chart]:
         ]
         for variant in THREE
     }
-    yield chart(item, sweep(readings, "ImageNet-C", ("corruption", "ECE, % ↓"), calibration_error, lines, "bar"))
+    yield chart(item, sweep(readings, "ImageNet-C", ("corruption", "ECE, % ↓"), values.calibration_error, lines, "bar"))
 
 
 def pacs(item: Item, readings: Readings) -> Iterator[Table]:
@@ -143,7 +135,7 @@ def non_iid(item: Item, readings: Readings) -> Iterator[Table]:
         settings = [
             readings.groups(family, variants[label], streams, stream="dirichlet", delta=delta) for delta in DELTAS
         ]
-        rows.append(Row(label, cells_and_average(readings, settings, accuracy, numbers)))
+        rows.append(Row(label, cells_and_average(readings, settings, values.accuracy, numbers)))
     titles = (*(f"δ = {delta:g}" for delta in DELTAS), "average")
     headings = tuple(Column(title, better="higher") for title in titles)
     yield Table(item.name, item.title, "Method", headings, tuple(rows))
@@ -181,7 +173,7 @@ def accuracy_at(stage: int) -> Value:
     """Return the accuracy in percent, in the domain of this stage."""
 
     def value(results: Sequence[Result]) -> float:
-        return 100 * mean([result.of(result.run.label(stage)).accuracy for result in results])
+        return 100 * fmean([result.of(result.run.label(stage)).accuracy for result in results])
 
     return value
 

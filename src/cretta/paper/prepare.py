@@ -14,7 +14,6 @@ from cretta.data import FileDataset, ImageDataset
 from cretta.data.registry import subset
 from cretta.errors import StateError
 from cretta.models import build
-from cretta.paper.family import Preparation
 from cretta.paper.scale import Scale
 from cretta.training import Progress, Recipe, train
 
@@ -37,26 +36,22 @@ def prepare(
     outputs = []
     for family in chain.from_iterable(family.members() for family in scale.families.values()):
         output = Path(family.model)
-        if family.prepare is None or family.model not in requested or output.exists():
+        if not family.prepare or family.model not in requested or output.exists():
             continue
         try:
             training = benchmark(family.data, root, family.size).training()
         except StateError:
             continue
-        _train(family.prepare, at_most or family.prepare.images, training, output, progress)
+        _train(training, min(family.prepare, at_most or family.prepare), output, progress)
         outputs.append(output)
     return outputs
 
 
-def _train(
-    preparation: Preparation,
-    at_most: int,
-    training: ImageDataset,
-    output: Path,
-    progress: Callable[[str, Progress], None],
-) -> None:
-    images = min(preparation.images, at_most)
-    dataset = _thinned(training, min(preparation.at_most, images))
+def _train(training: ImageDataset, images: int, output: Path, progress: Callable[[str, Progress], None]) -> None:
+    dataset = training
+    if isinstance(training, FileDataset) and len(training) > images:  # files take time to decode
+        step = -(-len(training) // images)
+        dataset = subset(training, lambda index: index % step == 0)
     batch_size = min(64, len(dataset))
     recipe = Recipe(epochs=images / len(dataset), batch_size=batch_size, lr=0.1, augmix=0.0, backend="plain")
     with torch.random.fork_rng(devices=[]):
@@ -65,11 +60,3 @@ def _train(
     output.parent.mkdir(parents=True, exist_ok=True)
     facts = {"architecture": ARCHITECTURE, "classes": list(dataset.classes), "dataset": dataset.name}
     train(dataset, model, recipe, output, facts=facts, progress=lambda news: progress(output.stem, news))
-
-
-def _thinned(dataset: ImageDataset, count: int) -> ImageDataset:
-    """Return about this many images of a dataset of files, which take time to decode."""
-    if not isinstance(dataset, FileDataset) or len(dataset) <= count:
-        return dataset
-    step = -(-len(dataset) // count)
-    return subset(dataset, lambda index: index % step == 0)

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from statistics import fmean
 from typing import Any
 
-from cretta.bench import BatchRow, Buffer, Result, Run
+from cretta.bench import Buffer, Result, Run
 from cretta.bench.run import Scalar
 from cretta.errors import OptionError
-from cretta.metrics import mean_corruption_error
 from cretta.paper.family import Family
 from cretta.paper.scale import Scale
+from cretta.paper.values import Curve, Value
 from cretta.report.content import Cell, Series, cell
 from cretta.report.spread import jackknife
 
 Groups = Sequence[Sequence[Run]]
 """For each seed, the runs whose results make its number together."""
-Value = Callable[[Sequence[Result]], float]
-"""A number from the results of a group."""
-Curve = Callable[[Sequence[BatchRow]], Sequence[float]]
-"""A number for each batch of a stream."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +94,7 @@ class Readings:
         if not runs or not all(run in self.results for run in runs):
             return ()
         curves = [curve(self.results[run].rows) for run in runs]
-        values = tuple(mean(values) for values in zip(*curves, strict=False))
+        values = tuple(fmean(values) for values in zip(*curves, strict=False))
         return (Series(label, tuple(map(float, range(len(values)))), values),)
 
     def series(self, label: str, points: Sequence[tuple[float | str, Groups]], value: Value) -> tuple[Series, ...]:
@@ -122,52 +117,3 @@ class Readings:
 def with_base(groups: Groups, base: Groups) -> list[list[Run]]:
     """Return each group followed by the base's group of its seed; a base with one seed follows every group."""
     return [[*group, *base[min(index, len(base) - 1)]] for index, group in enumerate(groups)]
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean, whatever the order."""
-    return math.fsum(values) / len(values)
-
-
-def accuracy(results: Sequence[Result]) -> float:
-    """Return the mean over runs, in percent."""
-    return 100 * mean([result.of().accuracy for result in results])
-
-
-def calibration_error(results: Sequence[Result]) -> float:
-    """Return the mean over runs of each stream's ECE, in percent."""
-    return 100 * mean([result.of().calibration_error for result in results])
-
-
-def corruption_error(results: Sequence[Result]) -> float:
-    """Return mCE in percent; the second half of the results are the source model's, of the same domains."""
-    errors: list[dict[str, dict[int, float]]] = [{}, {}]
-    for index, result in enumerate(results):
-        corruption, severity = result.run.domains[0].corruption
-        errors[2 * index // len(results)].setdefault(corruption, {})[severity] = result.of().error
-    return mean_corruption_error(*errors)
-
-
-def confidences(rows: Sequence[BatchRow]) -> list[float]:
-    """Return the mean confidence of each batch, in percent."""
-    return [100 * row.scores.bins.mean_confidence for row in rows]
-
-
-def calibration_errors(rows: Sequence[BatchRow]) -> list[float]:
-    """Return the ECE of each batch by itself, in percent."""
-    return [100 * row.scores.calibration_error for row in rows]
-
-
-def energies(rows: Sequence[BatchRow]) -> list[float]:
-    """Return the mean energy of the target images of each batch."""
-    return [row.energy for row in rows]
-
-
-def running_accuracies(rows: Sequence[BatchRow]) -> list[float]:
-    """Return the accuracy of the stream up to each batch, in percent."""
-    return [100 * scores.accuracy for scores in accumulate(row.scores for row in rows)]
-
-
-def running_calibration_errors(rows: Sequence[BatchRow]) -> list[float]:
-    """Return the ECE of the stream up to each batch, in percent."""
-    return [100 * scores.calibration_error for scores in accumulate(row.scores for row in rows)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from cretta.data.releases import data_root
 from cretta.options import unknown
-from cretta.paper.family import Family, Preparation
+from cretta.paper.family import Family
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Scale:
         """Return the scale with the user's own networks, by family; for pacs, {source} stands for the source domain."""
         changed = {
             name: dataclasses.replace(
-                self.family(name), model=spec, network=f"{spec}, chosen by the user", train="", prepare=None
+                self.family(name), model=spec, network=f"{spec}, chosen by the user", train="", prepare=0
             )
             for name, spec in models.items()
         }
@@ -209,12 +209,12 @@ def _smoke(family: Family, **changes: Any) -> Family:
     return dataclasses.replace(family, **{**fewer, **changes})
 
 
-def _trained_first(model: str, paper: str, preparation: Preparation) -> dict[str, Any]:
+def _trained_first(model: str, paper: str, images: int) -> dict[str, Any]:
     return {
         "model": f"{{store}}/models/{model}.safetensors",
         "network": f"a ResNet-8 trained for half a minute before the runs; the paper's is {paper}",
         "train": "",
-        "prepare": preparation,
+        "prepare": images,
     }
 
 
@@ -222,13 +222,9 @@ SMOKE = _scale(
     "smoke",
     "That everything runs: 32 images of each domain, two corruptions, small networks. Its numbers mean nothing.",
     _smoke(_CIFAR10, data="embedded"),
-    _smoke(_CIFAR100, **_trained_first("cifar100", "RobustBench's WRN-40-2", Preparation(25_000))),
-    _smoke(
-        _CIFAR100_WIDE,
-        some=_TWO[:1],
-        **_trained_first("cifar100", "a WRN-28-10", Preparation(25_000)),
-    ),
-    _smoke(_TINY, size=32, **_trained_first("tiny-imagenet", "a WRN-28-10", Preparation(20_000, at_most=10_000))),
+    _smoke(_CIFAR100, **_trained_first("cifar100", "RobustBench's WRN-40-2", 25_000)),
+    _smoke(_CIFAR100_WIDE, some=_TWO[:1], **_trained_first("cifar100", "a WRN-28-10", 25_000)),
+    _smoke(_TINY, size=32, **_trained_first("tiny-imagenet", "a WRN-28-10", 20_000)),
     _smoke(
         _IMAGENET,
         images=16,
@@ -237,7 +233,7 @@ SMOKE = _scale(
         options=(("tea", (("lr", 2.5e-4), ("replay", 100))),),
         remarks=(*_IMAGENET.remarks, "TEA starts from 100 samples, not 10 000."),
     ),
-    _smoke(_PACS, images=20, size=32, **_trained_first("pacs-{source}", "not named", Preparation(6000, at_most=2000))),
+    _smoke(_PACS, images=20, size=32, **_trained_first("pacs-{source}", "not named", 6000)),
     seeds=(0,),
     betas=(0.5, 1.0, 2.0),
     comparable=False,

@@ -7,19 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from cretta.data.domains import CLEAN, domain_name
+from cretta.paper import values
 from cretta.paper.family import WORST, Family
 from cretta.paper.item import Draw, Item, printed
-from cretta.paper.readings import (
-    Curve,
-    Groups,
-    Readings,
-    Value,
-    Variant,
-    accuracy,
-    calibration_error,
-    corruption_error,
-    with_base,
-)
+from cretta.paper.readings import Groups, Readings, Variant, with_base
+from cretta.paper.values import Curve, Value
 from cretta.report.content import Better, Cell, Chart, Column, Panel, Row, Table
 
 Where = Literal["clean", "worst", "average"]
@@ -51,9 +43,9 @@ class Quantity:
         return readings.cell(groups, self.value, number)
 
 
-ACCURACY = Quantity("Acc", "higher", accuracy)
-CALIBRATION_ERROR = Quantity("ECE", "lower", calibration_error)
-CORRUPTION_ERROR = Quantity("mCE", "lower", corruption_error, base=SOURCE)
+ACCURACY = Quantity("Acc", "higher", values.accuracy)
+CALIBRATION_ERROR = Quantity("ECE", "lower", values.calibration_error)
+CORRUPTION_ERROR = Quantity("mCE", "lower", values.corruption_error, base=SOURCE)
 
 
 def columns(where: Where, *quantities: Quantity) -> tuple[tuple[Quantity, Where], ...]:
