@@ -36,14 +36,17 @@ def _reason(run: Run, scale: Scale, context: RunContext) -> str:
             context.benchmark(run.data, run.size).training()
         except CrettaError as data_error:
             return str(data_error)
-        return f"{run.model} does not exist. {_how_to_train(run.model, scale)}"
+        return _how_to_train(run.model, scale)
     return ""
 
 
 def _how_to_train(model: str, scale: Scale) -> str:
+    """Name the command for a network; all source domains of PACS have the same."""
     families = [family for family in scale.families.values() if any(m.model == model for m in family.members())]
-    command = next((family.train for family in families if family.train), "")
-    if not command:
-        return "It is trained before the runs, if the data are installed."
+    family = next((family for family in families if family.train), None)
+    if family is None:
+        return f"{model} does not exist. It is trained before the runs, if the data are installed."
+    every = " for every source domain" if "{source}" in family.model else ""
     folder = Path(model).parent
-    return f"Make it with: {'' if folder.is_dir() else f'mkdir -p {folder} && '}{command}"
+    command = family.train if folder.is_dir() else f"mkdir -p {folder} && {family.train}"
+    return f"{family.model} does not exist{every}. Make it with: {command}"
