@@ -12,6 +12,7 @@ from fake_results import everything, result, results
 from rich.console import Console
 
 from cretta.bench import Run, RunContext, Store, run_all
+from cretta.data.domains import Domain
 from cretta.errors import OptionError
 from cretta.methods import get as method
 from cretta.paper import FULL, QUICK, SMOKE, Scale, get, items, measured, missing
@@ -21,6 +22,7 @@ from cretta.report.ranking import marks
 from cretta.report.tables import latex, markdown
 from cretta.report.terminal import terminal
 
+FOG = Domain("fog", 5)
 TWO_SEEDS = dataclasses.replace(SMOKE, seeds=(0, 1))
 SCALES = pytest.mark.parametrize("scale", [SMOKE, QUICK, FULL], ids=lambda scale: str(scale.name))
 
@@ -76,16 +78,16 @@ def test_items_share_their_runs() -> None:
 
 def test_the_beta_of_the_preset_adds_no_run() -> None:
     family = SMOKE.family("cifar100")
-    assert family.run("fog/5", options={"beta": 2.0}) == family.run("fog/5")
-    assert family.run("fog/5", options={"beta": 1.0}) != family.run("fog/5")
+    assert family.run(FOG, options={"beta": 2.0}) == family.run(FOG)
+    assert family.run(FOG, options={"beta": 1.0}) != family.run(FOG)
 
 
 def test_eta_eata_and_sar_have_the_papers_thresholds() -> None:
-    assert SMOKE.family("cifar10").run("fog/5", method="eta").preset == "paper"
-    run = SMOKE.family("cifar100").run("fog/5", method="eata")
+    assert SMOKE.family("cifar10").run(FOG, method="eta").preset == "paper"
+    run = SMOKE.family("cifar100").run(FOG, method="eata")
     assert run.preset == "cifar100"
     assert dict(run.options) == {"entropy_margin": 0.4 * math.log(1000), "redundancy_margin": 0.05}
-    assert SMOKE.family("cifar100").run("fog/5", method="tent").preset is None
+    assert SMOKE.family("cifar100").run(FOG, method="tent").preset is None
 
 
 def test_the_full_scale_is_the_papers() -> None:

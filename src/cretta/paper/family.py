@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from cretta.bench import Buffer, Domain, Run
+from cretta.bench import Buffer, Run
 from cretta.bench.run import Scalar
 from cretta.data.corruptions import CORRUPTIONS, SEVERITIES
+from cretta.data.domains import Domain
 from cretta.data.pacs import DOMAINS
 from cretta.data.registry import Dataset, dataset
 from cretta.errors import OptionError
@@ -71,7 +72,7 @@ class Family:
 
     def run(
         self,
-        *domains: str,
+        *domains: Domain,
         method: str = "cretta",
         seed: int = 0,
         options: Mapping[str, Scalar] | None = None,
@@ -88,7 +89,7 @@ class Family:
         changed = {name: value for name, value in settings.items() if name not in known or known[name] != value}
         return Run(
             data=self.data,
-            domains=Domain.parse_all(*domains),
+            domains=domains,
             model=self.model,
             method=method,
             preset=preset,

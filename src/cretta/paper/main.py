@@ -7,7 +7,7 @@ from statistics import fmean
 
 from cretta.bench import Result
 from cretta.data.corruptions import SEVERITIES
-from cretta.data.domains import CLEAN, domain_name
+from cretta.data.domains import CLEAN, Domain
 from cretta.data.pacs import DOMAINS
 from cretta.paper import values
 from cretta.paper.family import WORST
@@ -98,7 +98,7 @@ def ece_by_corruption(item: Item, readings: Readings) -> Iterator[Chart]:
     family = readings.scale.family("imagenet")
     lines = {
         variant.label: [
-            (name, readings.groups(family, variant, [domain_name(name, severity) for severity in family.severities]))
+            (name, readings.groups(family, variant, [Domain(name, severity) for severity in family.severities]))
             for name in family.some
         ]
         for variant in THREE
@@ -115,8 +115,8 @@ def pacs(item: Item, readings: Readings) -> Iterator[Table]:
         rows = []
         for variant in THREE:
             sources = [
-                readings.groups(family.source(source), variant, [domain for domain in DOMAINS if domain != source])
-                for source in DOMAINS
+                readings.groups(member, variant, [Domain(name) for name in member.record.domains])
+                for member in family.members()
             ]
             row = numbers[f"{quantity.title} {variant.label}"]
             rows.append(Row(variant.label, cells_and_average(readings, sources, quantity.value, row)))
@@ -149,24 +149,20 @@ def gradual(item: Item, readings: Readings) -> Iterator[Table]:
         stage: longer[stage] if stage in longer else (*shorter[stage][:2], None, *shorter[stage][2:], None)
         for stage in STAGES
     }
+    clean = Domain(CLEAN)
     headings, groups = [], []
     for name in ("cifar10", "cifar100"):
         family = readings.scale.family(name)
-        streams = [(CLEAN, *(domain_name(name, s) for s in SEVERITIES), CLEAN) for name in family.gradual]
+        streams = [(clean, *(Domain(shift, s) for s in SEVERITIES), clean) for shift in family.gradual]
         for variant in (CRETTA, TEA, TENT):
             headings.append(Column(variant.label, family.title, "higher"))
             groups.append(readings.groups(family, variant, streams, stream="gradual", images=family.gradual_images))
-    rows = tuple(
-        Row(
-            stage,
-            tuple(
-                readings.cell(runs, accuracy_at(index), number)
-                for runs, number in zip(groups, numbers[stage], strict=True)
-            ),
-        )
-        for index, stage in enumerate(STAGES)
-    )
-    yield Table(item.name, item.title, "Domain", tuple(headings), rows, best_of="row")
+    rows = []
+    for index, stage in enumerate(STAGES):
+        value = accuracy_at(index)
+        cells = [readings.cell(runs, value, number) for runs, number in zip(groups, numbers[stage], strict=True)]
+        rows.append(Row(stage, tuple(cells)))
+    yield Table(item.name, item.title, "Domain", tuple(headings), tuple(rows), best_of="row")
 
 
 def accuracy_at(stage: int) -> Value:

@@ -9,6 +9,7 @@ from typing import Any
 
 from cretta.bench import Buffer, Result, Run
 from cretta.bench.run import Scalar
+from cretta.data.domains import Domain
 from cretta.errors import OptionError
 from cretta.paper.family import Family
 from cretta.paper.scale import Scale
@@ -52,7 +53,7 @@ class Readings:
         return requests
 
     def groups(
-        self, family: Family, variant: Variant, streams: Sequence[str | tuple[str, ...]], **settings: Any
+        self, family: Family, variant: Variant, streams: Sequence[Domain | tuple[Domain, ...]], **settings: Any
     ) -> list[list[Run]]:
         """Return for each seed the runs of a variant over these streams.
 
@@ -60,7 +61,7 @@ class Readings:
         """
         settings |= {"method": variant.method, "options": variant.options}
         settings["buffer"] = variant.buffer(self.scale) if callable(variant.buffer) else variant.buffer
-        domains = [(stream,) if isinstance(stream, str) else stream for stream in streams]
+        domains = [(stream,) if isinstance(stream, Domain) else stream for stream in streams]
         groups = [
             [family.run(*stream, seed=seed, **settings) for stream in domains]
             for seed in self.scale.seeds_of(variant.method)

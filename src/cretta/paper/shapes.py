@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from cretta.data.domains import CLEAN, domain_name
+from cretta.data.domains import CLEAN, Domain
 from cretta.paper import values
 from cretta.paper.family import WORST, Family
 from cretta.paper.item import Draw, Item, printed
@@ -35,11 +35,13 @@ class Quantity:
     base: Variant | None = None
     """What it is relative to: the base's results follow those of a variant."""
 
-    def cell(self, readings: Readings, variant: Variant, family: Family, streams: Sequence[str], number: float) -> Cell:
+    def cell(
+        self, readings: Readings, variant: Variant, family: Family, streams: Sequence[Domain], number: float
+    ) -> Cell:
         """Return the measured number of a variant beside the printed one."""
-        groups = readings.groups(family, variant, streams)
+        groups = readings.groups(family, variant, on)
         if self.base is not None:
-            groups = with_base(groups, readings.groups(family, self.base, streams))
+            groups = with_base(groups, readings.groups(family, self.base, on))
         return readings.cell(groups, self.value, number)
 
 
@@ -90,22 +92,22 @@ def comparison(
     return draw
 
 
-def domains(family: Family, where: Where, *, ablation: bool = True) -> list[str]:
+def domains(family: Family, where: Where, *, ablation: bool = True) -> list[Domain]:
     """Return the domains that a number is the mean over; ablations have fewer corruptions where a scale has fewer."""
     if where == "clean":
-        return [CLEAN]
+        return [Domain(CLEAN)]
     if where == "worst":
         return at_severity(WORST, family.some if ablation else family.corruptions)
-    return [domain_name(name, severity) for name in family.some for severity in family.severities]
+    return [Domain(name, severity) for name in family.some for severity in family.severities]
 
 
-def at_severity(severity: int, corruptions: Sequence[str]) -> list[str]:
+def at_severity(severity: int, corruptions: Sequence[str]) -> list[Domain]:
     """Return the domains of the corruptions at a severity.
 
-    >>> at_severity(5, ("fog", "snow"))
+    >>> [str(domain) for domain in at_severity(5, ("fog", "snow"))]
     ['fog/5', 'snow/5']
     """
-    return [domain_name(name, severity) for name in corruptions]
+    return [Domain(name, severity) for name in corruptions]
 
 
 def by_severity(readings: Readings, family: Family, variant: Variant) -> dict[str, Groups]:
