@@ -39,9 +39,9 @@ class Quantity:
         self, readings: Readings, variant: Variant, family: Family, streams: Sequence[Domain], number: float
     ) -> Cell:
         """Return the measured number of a variant beside the printed one."""
-        groups = readings.groups(family, variant, on)
+        groups = readings.groups(family, variant, streams)
         if self.base is not None:
-            groups = with_base(groups, readings.groups(family, self.base, on))
+            groups = with_base(groups, readings.groups(family, self.base, streams))
         return readings.cell(groups, self.value, number)
 
 
