@@ -21,7 +21,7 @@ import cretta
 import textbook
 from cretta.data import ArrayDataset, FileDataset, image_folder
 from cretta.errors import BatchError, BusyError, OptionError, StateError
-from cretta.predict import Summary, joined, open_images, predict
+from cretta.predict import Summary, open_images, predict, table
 from cretta.predict.run import work_folder
 
 AnyAdapter = cretta.Adapter[Any]
@@ -72,7 +72,7 @@ class CrashError(BaseException):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     root = tmp_path_factory.mktemp("undisturbed")
-    for ending in joined.ENDINGS:
+    for ending in table.ENDINGS:
         predict(array(), adapter(), output=root / f"out{ending}", batch_size=BATCH)
     return listing(root)
 
@@ -121,7 +121,7 @@ def test_rows_are_those_of_a_plain_loop(method: str, shuffle: bool, tmp_path: Pa
 
 
 def test_csv_says_the_same(tmp_path: Path) -> None:
-    for ending in joined.ENDINGS:
+    for ending in table.ENDINGS:
         predict(array(labels=True), adapter(), output=tmp_path / f"out{ending}", batch_size=BATCH)
     schema = read(tmp_path / "out.parquet").schema
     options = pa.csv.ConvertOptions(column_types=schema, strings_can_be_null=True, quoted_strings_can_be_null=False)
@@ -350,7 +350,7 @@ def test_images_that_changed(tmp_path: Path) -> None:
 def test_more_images_after_the_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All was done but the joining: the last batch, of six, would now be another."""
     root, output = folder(tmp_path / "photos"), tmp_path / "out.csv"
-    monkeypatch.setattr(joined, "write", crash)
+    monkeypatch.setattr(table, "write", crash)
     with pytest.raises(CrashError):
         predict(image_folder(root), adapter(), output=output, source=root, batch_size=BATCH)
     monkeypatch.undo()
@@ -562,13 +562,13 @@ def test_parts_are_kept_by_time_and_by_number(tmp_path: Path, monkeypatch: pytes
     assert seen[-1] == []
     go(save_every=0)
     assert seen[-1] == [f"part-{first:08d}-{first + 1:08d}.parquet" for first in range(5)]
-    monkeypatch.setattr(joined, "ROWS", 2 * BATCH)
+    monkeypatch.setattr(table, "ROWS", 2 * BATCH)
     go(save_every=3600)
     assert seen[-1] == ["part-00000000-00000002.parquet", "part-00000002-00000004.parquet"]
 
 
 def test_row_groups_do_not_show_where_parts_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "ROWS", 10)
+    monkeypatch.setattr(table, "ROWS", 10)
     schema = pa.schema([("number", pa.int32()), ("text", pa.string())])
 
     def tables(*cuts: int) -> list[pa.Table]:
@@ -579,7 +579,7 @@ def test_row_groups_do_not_show_where_parts_end(tmp_path: Path, monkeypatch: pyt
     written = []
     for number, cuts in enumerate([(), (1, 2, 3), (10, 20, 30), (33,), tuple(range(1, 35))]):
         file = tmp_path / f"{number}.parquet"
-        joined.write(file, ".parquet", tables(*cuts), schema, {"a": 1})
+        table.write(file, ".parquet", tables(*cuts), schema, {"a": 1})
         written.append(file.read_bytes())
         metadata = pq.read_metadata(file)
         assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [10, 10, 10, 5]

@@ -108,9 +108,9 @@ def stopped_at(batches: int, how: signal.Signals, function: str, output: Path, *
 # Killed, and started again.
 
 SMALL = ["photos", "--model", "cli_net:make", "--batch-size", str(BATCH), "--save-every", "0"]
-PREDICTED = "cretta.predict.rows:Rows.answer"
+PREDICTED = "cretta.predict.table:batch_table"
 """The model has changed by the batch; the rows do not exist yet."""
-CREATED = "cretta.predict.work:WorkFolder.keep"
+CREATED = "cretta.storage.journal:Journal.append"
 """The rows exist and are not saved."""
 SAVED = "cretta.adapter:Adapter.save"
 """The rows are saved, the state after them is not."""

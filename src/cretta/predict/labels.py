@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,46 +11,32 @@ from cretta.data.dataset import FileDataset, ImageDataset
 from cretta.errors import OptionError
 
 
-class Labels:
-    """The labels, if there are any and they fit the model, which the number of its first logits decides."""
+def usable_labels(
+    dataset: ImageDataset, requested: bool | None, outputs: int, classes: Sequence[str]
+) -> tuple[NDArray[np.int64] | None, Sequence[str]]:
+    """Return the labels, or None, and the names of the classes of a model with so many ``outputs``.
 
-    def __init__(self, dataset: ImageDataset, classes: tuple[str, ...], requested: bool | None) -> None:
-        self._dataset = dataset
-        self._requested = requested
-        self.known = False
-        """Whether that is decided."""
-        self.classes = classes
-        self.values: NDArray[np.int64] | None = None
-        if requested and not self._exist:
-            raise OptionError(
-                f"labelled=True, but {dataset.name} has no labels; move the images into one folder per class, or take "
-                "them without labels by labelled=False."
-            )
+    ``requested=None`` takes labels if they fit. ``classes`` are the names, if known; otherwise they are the dataset's.
+    """
+    if classes and len(classes) != outputs:
+        raise OptionError(
+            f"the model has {outputs} classes, and {len(classes)} are named; name each of them, in order."
+        )
+    if requested is False or not has_labels(dataset):
+        return None, classes
+    count = int(dataset.labels.max()) + 1
+    if requested and count > outputs:
+        raise OptionError(
+            f"labelled=True, but {dataset.name} has {count} classes and the model {outputs}; take the images without "
+            "labels by labelled=False."
+        )
+    # Written labels are meant as such; folders may have been named for another reason.
+    written = requested or not isinstance(dataset, FileDataset)
+    if not (count <= outputs if written else len(dataset.classes) == outputs):
+        return None, classes
+    return dataset.labels, classes or (dataset.classes if len(dataset.classes) == outputs else ())
 
-    @property
-    def _exist(self) -> bool:
-        return bool((self._dataset.labels >= 0).all())
 
-    def decide(self, outputs: int) -> None:
-        """Decide by the number of classes of the model."""
-        if self.known:
-            return
-        if self.classes and len(self.classes) != outputs:
-            raise OptionError(
-                f"the model has {outputs} classes, and {len(self.classes)} are named; name each of them, in order."
-            )
-        dataset = self._dataset
-        if self._requested is not False and self._exist:
-            # Written labels are meant as such; folders may have been named for another reason.
-            written = self._requested or not isinstance(dataset, FileDataset)
-            most = int(dataset.labels.max()) + 1
-            if self._requested and most > outputs:
-                raise OptionError(
-                    f"labelled=True, but {dataset.name} has {most} classes and the model {outputs}; take the images "
-                    "without labels by labelled=False."
-                )
-            if most <= outputs if written else len(dataset.classes) == outputs:
-                self.values = dataset.labels
-                if len(dataset.classes) == outputs:
-                    self.classes = self.classes or dataset.classes
-        self.known = True
+def has_labels(dataset: ImageDataset) -> bool:
+    """Return whether the images have labels."""
+    return bool((dataset.labels >= 0).all())

@@ -20,14 +20,16 @@ from cretta import streams
 from cretta.adapter import Adapter
 from cretta.data.dataset import ImageDataset, as_batch
 from cretta.errors import CrettaError, OptionError, StateError
-from cretta.predict import joined
-from cretta.predict.labels import Labels
+from cretta.predict import table
+from cretta.predict.labels import has_labels, usable_labels
 from cretta.predict.reader import ImageNames, Reader, UnreadableError
-from cretta.predict.rows import Rows, schema, table
 from cretta.predict.summary import Counting, Summary
 from cretta.storage import atomic_write, require_lock, tensorfile
 from cretta.storage.files import write_errors
 from cretta.storage.journal import Journal, Position
+
+FORMAT = 2
+"""Version of the files in the work folder."""
 
 
 def predict(
@@ -70,12 +72,17 @@ def predict(
         else streams.ordered(np.arange(len(dataset)), batch_size)
     )
     reader = Reader(dataset, ImageNames(dataset, None if source is None else Path(source)), workers, on_error)
-    labels = Labels(dataset, tuple(classes), labelled)
+    if labelled and not has_labels(dataset):
+        raise OptionError(
+            f"labelled=True, but {dataset.name} has no labels; move the images into one folder per class, or take them "
+            "without labels by labelled=False."
+        )
     path = Path(output)
     _check_files(path, overwrite, state)
     if isinstance(save_every, bool) or not save_every >= 0:
         raise OptionError(f"save_every={save_every!r}: give a number of seconds, 0 for after every batch.")
     settings = {
+        "format": FORMAT,
         **_described(model),
         **_described_images(dataset),
         "batch_size": batch_size,
@@ -86,7 +93,7 @@ def predict(
         **(facts or {}),
     }
     with work_folder(path, settings, restart=restart) as journal:
-        prediction = _Prediction(stream, reader, model, transform, labels, journal)
+        prediction = _Prediction(stream, reader, model, transform, journal, (labelled, tuple(classes)))
         prediction.follow(save_every, progress)
         summary = prediction.join(path)
         if state is not None:
@@ -117,8 +124,8 @@ def work_folder(output: Path, settings: Mapping[str, Any], *, restart: bool = Fa
 
 
 def _check_files(output: Path, overwrite: bool, state: str | Path | None) -> None:
-    if output.suffix not in joined.ENDINGS:
-        raise OptionError(f"output={str(output)!r}: the name must end in {' or '.join(joined.ENDINGS)}.")
+    if output.suffix not in table.ENDINGS:
+        raise OptionError(f"output={str(output)!r}: the name must end in {' or '.join(table.ENDINGS)}.")
     for path in [output, *([] if state is None else [Path(state)])]:
         if not path.parent.is_dir():
             raise OptionError(f"{path}: the folder {path.parent} does not exist; make it first.")
@@ -157,17 +164,19 @@ class _Prediction:
         reader: Reader,
         model: Adapter[Any],
         transform: Callable[[Tensor], Tensor] | None,
-        labels: Labels,
         journal: Journal,
+        labels: tuple[bool | None, Sequence[str]],
     ) -> None:
         self.stream = stream
         self.reader = reader
         self.model = model
         self.transform = transform
-        self.labels = labels
         self.journal = journal
+        self.labelled, self.classes = labels
+        self.outputs = 0
+        """Classes of the model, known after its first logits."""
         self.images = sum(map(len, stream))
-        self.unsaved: list[Rows] = []
+        self.unsaved: list[pa.Table] = []
         self.consistent = True
         """False while the model may be ahead of its rows: in the middle of a batch."""
         self.done = 0
@@ -178,7 +187,8 @@ class _Prediction:
 
     def follow(self, save_every: float, progress: Callable[[int], None]) -> None:
         """Predict what is left of the stream."""
-        start = self.journal.resume(self.model.restore, self._check).batches
+        position = self.journal.resume(self.model.restore, self._check)
+        start, self.outputs = position.batches, int(position.facts.get("outputs", 0))
         self.done = self.resumed = sum(map(len, self.stream[:start]))
         self.digest = self._digest_of(self.done)
         progress(self.done)
@@ -187,18 +197,16 @@ class _Prediction:
             for step in streams.follow(self.stream[start:], self._read, self._predict, before=self._begin, ahead=2):
                 self.consistent = False
                 unreadable, stamps = step.extra
-                rows = Rows(step.batch.number, step.batch.indices, unreadable)
-                if len(step.logits):
-                    self.labels.decide(step.logits.shape[1])
-                    rows.set_logits(step.logits, self.model.last, self.model.options.temperature)
-                self.unsaved.append(rows)
+                self._check_outputs(step.logits)
+                temperature = self.model.options.temperature
+                self.unsaved.append(
+                    table.batch_table(step.batch, unreadable, step.logits, self.model.last, temperature)
+                )
                 self.done += len(step.batch)
                 self.digest.update(stamps)
                 self.consistent = True
                 progress(self.done)
-                # Whether there are labels is known with the first logits; rows wait for them.
-                many = sum(len(rows.indices) for rows in self.unsaved) >= joined.ROWS
-                if self.labels.known and (many or time.perf_counter() - saved >= save_every):
+                if sum(map(len, self.unsaved)) >= table.ROWS or time.perf_counter() - saved >= save_every:
                     self._save()
                     saved = time.perf_counter()
             self._save()
@@ -209,7 +217,7 @@ class _Prediction:
                 "continue from there. on_error='skip' continues without such images."
             ) from error
         except (KeyboardInterrupt, CrettaError):
-            if self.consistent and self.labels.known:
+            if self.consistent:
                 self._save()
             raise
         self.seconds = time.perf_counter() - begun
@@ -229,9 +237,16 @@ class _Prediction:
         # Rows that cannot be saved are computed again; a second try, while the error is handled, would fail too.
         rows, self.unsaved = self.unsaved, []
         if rows:
-            facts = {"images": str(self.done), "digest": self.digest.hexdigest()}
-            saved = table(rows, self.reader.names.name, self.labels.classes, self.labels.values)
-            self.journal.append(saved, self.model.save, Position(rows[-1].batch + 1, facts))
+            facts = {"images": self.done, "outputs": self.outputs, "digest": self.digest.hexdigest()}
+            batches = rows[-1]["batch"][-1].as_py() + 1
+            position = Position(batches, {name: str(value) for name, value in facts.items()})
+            self.journal.append(pa.concat_tables(rows), self.model.save, position)
+
+    def _check_outputs(self, logits: Tensor) -> None:
+        """Raise after the first logits if labels or names of classes do not fit the model."""
+        if len(logits) and not self.outputs:
+            usable_labels(self.reader.dataset, self.labelled, logits.shape[1], self.classes)
+            self.outputs = logits.shape[1]
 
     def _check(self, position: Position) -> None:
         """Raise if the images that are done have changed, or are not complete batches any more."""
@@ -259,16 +274,20 @@ class _Prediction:
 
     def join(self, output: Path) -> Summary:
         """Join the saved parts into the output."""
+        labels, classes = None, self.classes
+        if self.outputs:
+            labels, classes = usable_labels(self.reader.dataset, self.labelled, self.outputs, classes)
         counting = Counting(output)
 
-        def counted() -> Iterator[pa.Table]:
+        def completed() -> Iterator[pa.Table]:
             for part in self.journal.tables():
-                counting.add(part)
-                yield part
+                rows = table.complete(part, self.reader.names.name, classes, labels)
+                counting.add(rows)
+                yield rows
 
-        columns = schema("label" in self.journal.columns())
+        columns, settings = table.schema(labels is not None), self.journal.manifest.settings
         with atomic_write(output, within=self.journal.folder) as temporary:
-            joined.write(temporary, output.suffix, counted(), columns, self.journal.manifest.settings)
+            table.write(temporary, output.suffix, completed(), columns, settings)
         summary = counting.summary
         summary.resumed, summary.seconds = self.resumed, self.seconds
         return summary

@@ -110,10 +110,6 @@ class Journal:
         while len(self._states) > STATES:
             self._states.pop(0).unlink()
 
-    def columns(self) -> list[str]:
-        """Return the names of the stored columns."""
-        return list(pq.read_schema(self._parts[0]).names)
-
     def tables(self) -> Iterator[pa.Table]:
         """Return the stored rows, part by part."""
         for part in self._parts:

@@ -1,0 +1,123 @@
+"""The table of predictions, a row per image, and the file that it is written to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cretta.functional import energy
+from cretta.method import Record
+from cretta.streams import Batch
+
+ENDINGS = (".parquet", ".csv")
+ROWS = 1 << 16
+"""Rows of a row group of Parquet; memory holds about two."""
+
+
+def schema(labelled: bool) -> pa.Schema:
+    """Return the columns; those from prediction to energy are null for an image that could not be read."""
+    columns = [
+        ("path", pa.string()),
+        ("batch", pa.int32()),
+        ("prediction", pa.int32()),
+        ("class", pa.string()),
+        ("confidence", pa.float32()),
+        ("energy", pa.float32()),
+        ("adapted", pa.bool_()),
+        ("note", pa.string()),
+    ]
+    return pa.schema([*columns, *([("label", pa.int32()), ("correct", pa.bool_())] if labelled else [])])
+
+
+def batch_table(
+    batch: Batch, unreadable: Mapping[int, str], logits: Tensor, record: Record, temperature: float
+) -> pa.Table:
+    """Return what is known after a batch: ``logits`` are those of the readable images, in order.
+
+    ``unreadable`` says by position in the batch why the others could not be read.
+    """
+    positions = range(len(batch))
+    lost = np.array([position in unreadable for position in positions])
+    note = "; ".join(text for text in (record.reason, record.guard) if text) if len(logits) else ""
+
+    def column(values: Tensor, dtype: type[np.generic]) -> pa.Array:
+        entries = np.zeros(len(batch), dtype)
+        entries[~lost] = values.cpu().numpy()
+        return pa.array(entries, mask=lost)
+
+    none = logits.new_zeros(0)
+    confidence, prediction = logits.softmax(-1).max(-1) if len(logits) else (none, none)
+    return pa.table(
+        {
+            "index": batch.indices,
+            "batch": np.full(len(batch), batch.number, np.int32),
+            "prediction": column(prediction, np.int32),
+            "confidence": column(confidence, np.float32),
+            "energy": column(energy(logits, temperature) if len(logits) else none, np.float32),
+            "adapted": record.adapted & ~lost,
+            "note": [unreadable.get(position, note) for position in positions],
+        }
+    )
+
+
+def complete(
+    rows: pa.Table, name: Callable[[int], str], classes: Sequence[str], labels: NDArray[np.int64] | None
+) -> pa.Table:
+    """Return rows of :func:`batch_table` with the names of images and classes, and with labels if there are any."""
+    indices, prediction = rows["index"].to_pylist(), rows["prediction"]
+    columns = {column: rows[column] for column in rows.column_names} | {
+        "path": pa.array(map(name, indices), pa.string()),
+        "class": pa.array(classes, pa.string()).take(prediction) if classes else pa.nulls(len(rows), pa.string()),
+    }
+    if labels is not None:
+        label = pa.array(labels[indices].astype(np.int32))
+        columns |= {"label": label, "correct": pc.equal(prediction, label)}
+    described = schema(labels is not None)
+    return pa.table([columns[column] for column in described.names], schema=described)
+
+
+def write(path: Path, ending: str, tables: Iterable[pa.Table], schema: pa.Schema, facts: Mapping[str, Any]) -> None:
+    """Write all tables into one file, whose bytes do not depend on where the tables end.
+
+    ``facts`` go into the metadata of a Parquet file under "cretta".
+    """
+    if ending == ".csv":
+        with path.open("wb") as file:
+            file.write(f"{','.join(schema.names)}\n".encode())
+            options = pa.csv.WriteOptions(include_header=False, quoting_style="needed")
+            with pa.csv.CSVWriter(file, schema, write_options=options) as writer:
+                for table in tables:
+                    writer.write_table(table)
+        return
+    described = schema.with_metadata({"cretta": json.dumps(facts, sort_keys=True)})
+    with pq.ParquetWriter(path, described) as writer:
+        for table in _regrouped(tables):
+            writer.write_table(table.replace_schema_metadata(described.metadata), row_group_size=ROWS)
+
+
+def _regrouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the same rows in tables of ``ROWS``; the last can be shorter.
+
+    ``ParquetWriter`` begins a row group with every table that it gets.
+    """
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        while sum(map(len, waiting)) >= ROWS:
+            # Pages end where chunks do.
+            together = pa.concat_tables(waiting).combine_chunks()
+            yield together.slice(0, ROWS)
+            waiting = [together.slice(ROWS)]
+    rest = pa.concat_tables(waiting).combine_chunks() if waiting else None
+    if rest is not None and len(rest):
+        yield rest
