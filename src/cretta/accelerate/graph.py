@@ -45,7 +45,7 @@ def rewrite(module: nn.Module, *, learns: bool, call: Call = by_position) -> nn.
         return "its forward method was replaced"
     if any(parameter.dtype not in (torch.float32, torch.float64) for parameter in module.parameters()):
         return "it has parameters in half precision"
-    network = trace(module, call)
+    network = _trace(module, call)
     if isinstance(network, str):
         return network
     changes = (0 if learns else _fold_batch_norms(network)) + _replace_operations(network)
@@ -59,7 +59,7 @@ def rewrite(module: nn.Module, *, learns: bool, call: Call = by_position) -> nn.
     return shell
 
 
-def trace(module: nn.Module, call: Call = by_position) -> fx.GraphModule | str:
+def _trace(module: nn.Module, call: Call = by_position) -> fx.GraphModule | str:
     """Return the graph of ``module``'s operations, or the reason why it cannot be traced."""
     wrapper = _SingleInput(module, call)
     try:
@@ -135,10 +135,10 @@ def _fold_batch_norms(network: fx.GraphModule) -> int:
     uses = Counter(node.target for node in network.graph.nodes if node.op == "call_module")
     changes = 0
     for node in list(network.graph.nodes):
-        norm, before = called_layer(node, layers, BATCH_NORMS), exclusive_input(node)
+        norm, before = _called_layer(node, layers, BATCH_NORMS), _exclusive_input(node)
         if norm is None or before is None or norm.running_mean is None:
             continue
-        convolution = called_layer(before, layers, CONVOLUTIONS)
+        convolution = _called_layer(before, layers, CONVOLUTIONS)
         if convolution is None or uses[node.target] > 1 or uses[before.target] > 1:
             continue
         with torch.inference_mode(False):
@@ -159,12 +159,12 @@ def _replace_operations(network: fx.GraphModule) -> int:
     writable: set[fx.Node] = set()
     """Nodes whose output may be overwritten in place."""
     for node in list(network.graph.nodes):
-        if is_relu(node, layers):
+        if _is_relu(node, layers):
             changes += _replace_relu(network, node, layers, writable)
-        elif (convolution := called_layer(node, layers, CONVOLUTIONS)) is not None:
+        elif (convolution := _called_layer(node, layers, CONVOLUTIONS)) is not None:
             changes += _replace_convolution(network, node, convolution)
             writable.add(node)
-        elif called_layer(node, layers, BATCH_NORMS) is not None:
+        elif _called_layer(node, layers, BATCH_NORMS) is not None:
             writable.add(node)
         elif _is_sum(node):
             changes += _replace_sum(node, writable)
@@ -172,14 +172,15 @@ def _replace_operations(network: fx.GraphModule) -> int:
 
 
 def _replace_relu(network: fx.GraphModule, node: fx.Node, layers: dict[str, nn.Module], writable: set[fx.Node]) -> bool:
-    before = exclusive_input(node)
-    norm = called_layer(before, layers, BATCH_NORMS)
-    if before is not None and norm is not None and norm.affine and not norm.training:
-        replace_call(node, operations.batch_norm_relu, get_attribute(network, node, before.target), before.args[0])
+    before = _exclusive_input(node)
+    norm = _called_layer(before, layers, BATCH_NORMS)
+    # Without momentum, running statistics are cumulative averages.
+    if before is not None and norm is not None and norm.affine and not (norm.training and norm.momentum is None):
+        _replace_call(node, operations.batch_norm_relu, _get_attribute(network, node, before.target), before.args[0])
         network.graph.erase_node(before)
         return True
     if before in writable:
-        replace_call(node, operations.relu_in_place, before)
+        _replace_call(node, operations.relu_in_place, before)
         return True
     return False
 
@@ -187,13 +188,13 @@ def _replace_relu(network: fx.GraphModule, node: fx.Node, layers: dict[str, nn.M
 def _replace_convolution(network: fx.GraphModule, node: fx.Node, convolution: Any) -> bool:
     if convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
         return False
-    layer, before = get_attribute(network, node, node.target), exclusive_input(node)
+    layer, before = _get_attribute(network, node, node.target), _exclusive_input(node)
     if before is not None and before.target is operations.batch_norm_relu and _is_next(before, node):
         norm, x = before.args
-        replace_call(node, operations.batch_norm_relu_convolve, norm, layer, x)
+        _replace_call(node, operations.batch_norm_relu_convolve, norm, layer, x)
         network.graph.erase_node(before)
     else:
-        replace_call(node, operations.convolve, layer, node.args[0])
+        _replace_call(node, operations.convolve, layer, node.args[0])
     return True
 
 
@@ -202,7 +203,7 @@ def _replace_sum(node: fx.Node, writable: set[fx.Node]) -> bool:
     in_place = node.target == "add_"
     for one, other in ((first, second),) if in_place else ((first, second), (second, first)):
         if isinstance(one, fx.Node) and one in writable and len(one.users) == 1 and one is not other:
-            replace_call(node, operations.add_in_place, one, other)
+            _replace_call(node, operations.add_in_place, one, other)
             writable.add(node)
             return True
     if not in_place:
@@ -210,10 +211,7 @@ def _replace_sum(node: fx.Node, writable: set[fx.Node]) -> bool:
     return False
 
 
-# Parts of a graph, which the graph for training uses too.
-
-
-def called_layer(node: fx.Node | None, layers: dict[str, nn.Module], kinds: tuple[type[nn.Module], ...]) -> Any:
+def _called_layer(node: fx.Node | None, layers: dict[str, nn.Module], kinds: tuple[type[nn.Module], ...]) -> Any:
     """Return the layer that ``node`` calls with one input, if its type is in ``kinds`` and it has no hooks."""
     if node is None or node.op != "call_module" or len(node.args) != 1 or node.kwargs:
         return None
@@ -221,28 +219,28 @@ def called_layer(node: fx.Node | None, layers: dict[str, nn.Module], kinds: tupl
     return layer if type(layer) in kinds and not _has_hooks(layer) else None
 
 
-def exclusive_input(node: fx.Node) -> fx.Node | None:
+def _exclusive_input(node: fx.Node) -> fx.Node | None:
     """Return the node of ``node``'s first argument, if nothing else uses it."""
     first = node.args[0] if node.args else None
     return first if isinstance(first, fx.Node) and len(first.users) == 1 else None
 
 
-def is_relu(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
+def _is_relu(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
     """True if ``node`` is a ReLU: a layer, a function or a method."""
     return (
-        called_layer(node, layers, (nn.ReLU,)) is not None
+        _called_layer(node, layers, (nn.ReLU,)) is not None
         or (node.op == "call_function" and node.target in RELUS)
         or (node.op == "call_method" and node.target in ("relu", "relu_"))
     )
 
 
-def get_attribute(network: fx.GraphModule, before: fx.Node, name: Any) -> fx.Node:
+def _get_attribute(network: fx.GraphModule, before: fx.Node, name: Any) -> fx.Node:
     """Insert a node that returns the attribute ``name`` of the network."""
     with network.graph.inserting_before(before):
         return network.graph.get_attr(str(name))
 
 
-def replace_call(node: fx.Node, function: Any, *arguments: Any) -> None:
+def _replace_call(node: fx.Node, function: Any, *arguments: Any) -> None:
     """Make ``node`` call ``function`` instead."""
     node.op, node.target, node.args, node.kwargs = "call_function", function, arguments, {}
 

@@ -11,19 +11,19 @@ import ctypes
 import functools
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import profiler
+from torch.nn.grad import conv2d_weight
 from torch.profiler import record_function
 from torch.utils.weak import WeakIdKeyDictionary
 
-T = TypeVar("T")
 FILE = Path(__file__).with_name("_kernels.so")
 COLUMNS = 16
 """Output channels that the convolution computes at once."""
@@ -49,7 +49,6 @@ class Library:
             self._functions[name].argtypes = signature
         self._parallel = parallel
         self.narrower = narrower
-        self.calls = 0
 
     def call(self, name: str, *arguments: Tensor | float | None, label: str | None = None) -> None:
         """Run one kernel; tensors are passed as data pointers. Profilers show ``label``, or else the name."""
@@ -60,7 +59,6 @@ class Library:
             failed = self._functions[name](self._parallel, torch.get_num_threads(), *values)
         if failed:
             raise MemoryError(f"not enough memory for {name}")
-        self.calls += 1
 
 
 def _address(x: Tensor) -> int:
@@ -111,12 +109,6 @@ def missing() -> str | None:
     return None
 
 
-def calls() -> int:
-    """Return how many kernels have run in this process."""
-    library = _library()
-    return 0 if isinstance(library, str) else library.calls
-
-
 def _call(name: str, *arguments: Tensor | float | None, label: str | None = None) -> None:
     library = _library()
     if isinstance(library, str):
@@ -125,6 +117,7 @@ def _call(name: str, *arguments: Tensor | float | None, label: str | None = None
 
 
 _disabled: ContextVar[bool] = ContextVar("disabled", default=False)
+_errors: ContextVar[list[float] | None] = ContextVar("errors", default=None)
 
 
 @contextmanager
@@ -137,14 +130,20 @@ def disabled() -> Iterator[None]:
         _disabled.reset(token)
 
 
-def without(function: Callable[..., T]) -> Callable[..., T]:
-    """Return ``function``, called with the kernels disabled."""
+@contextmanager
+def compared() -> Iterator[list[float]]:
+    """Compare all results of the kernels in this block with PyTorch's; yield the list of their relative errors."""
+    errors: list[float] = []
+    token = _errors.set(errors)
+    try:
+        yield errors
+    finally:
+        _errors.reset(token)
 
-    def call(*args: Any, **named: Any) -> T:
-        with disabled():
-            return function(*args, **named)
 
-    return call
+def _add_error(errors: list[float], result: Tensor, reference: Tensor, size: Tensor | float = 0.0) -> None:
+    """Add the norm of the difference, divided by the reference's norm plus ``size``."""
+    errors.append(float((result - reference).norm() / (reference.norm() + size).clamp(min=1e-30)))
 
 
 def _can_read(x: Tensor, *vectors: Tensor | None) -> bool:
@@ -197,6 +196,9 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backward:
     sizes = (images, height, width, inputs, outputs)
     label = "cretta_convolve_backward" if backward else None
     _call("cretta_convolve", x, _transform(weight, backward=backward), bias, y, *sizes, label=label)
+    if (errors := _errors.get()) is not None:
+        plain = F.conv_transpose2d(x, weight, padding=1) if backward else F.conv2d(x, weight, bias, padding=1)
+        _add_error(errors, y, plain)
     return y
 
 
@@ -210,31 +212,38 @@ def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
     sums = x.new_empty(PARTS, 16, inputs * outputs)
     _call("cretta_convolve_weight", x, gradient, sums, images, height, width, inputs, outputs)
     taps = (torch.kron(_G, _G).t() @ sums.sum(0, dtype=torch.float64)).float()
-    return taps.view(3, 3, inputs, outputs).permute(3, 2, 0, 1)
+    result = taps.view(3, 3, inputs, outputs).permute(3, 2, 0, 1)
+    if (errors := _errors.get()) is not None:
+        _add_error(errors, result, conv2d_weight(x, list(result.shape), gradient, padding=1))
+    return result
 
 
 def _transform(weight: Tensor, *, backward: bool) -> Tensor:
-    """Return G w Gᵀ in the order of the kernel; cached while the weight does not change.
+    """Return G w Gᵀ in the order of the kernel; for a frozen weight it is cached, in 16/9 of the weight's memory.
 
-    It takes 16/9 of the weight's memory. A change is detected by the version that autograd counts: one made through
-    ``.data`` is not.
+    A change is detected by the version that autograd counts: one made through ``.data`` is not.
     """
+    if weight.requires_grad:
+        return _computed_transform(weight, backward=backward)
     cached = _transformed.get(weight)
     if cached is None or cached[0] != weight._version or cached[1].data_ptr() != weight.data_ptr():
         # The detached tensor keeps the memory alive, so that no other weight can get the same address.
         cached = (weight._version, weight.detach(), {})
         _transformed[weight] = cached
-    result: Tensor | None = cached[2].get(backward)
-    if result is None:
-        with torch.no_grad():
-            # The gradient of the input is a convolution with the flipped and transposed weight.
-            source = weight.flip(2, 3).transpose(0, 1) if backward else weight
-            outputs, inputs = source.shape[:2]
-            taps = source.permute(2, 3, 1, 0).reshape(9, inputs * outputs)
-            products = (torch.kron(_G, _G) @ taps.double()).float()
-            panels = products.view(16, inputs, outputs // COLUMNS, COLUMNS).permute(2, 0, 1, 3)
-            result = cached[2][backward] = panels.contiguous()
+    if backward not in cached[2]:
+        cached[2][backward] = _computed_transform(weight, backward=backward)
+    result: Tensor = cached[2][backward]
     return result
+
+
+@torch.no_grad()
+def _computed_transform(weight: Tensor, *, backward: bool) -> Tensor:
+    # The gradient of the input is a convolution with the flipped and transposed weight.
+    source = weight.flip(2, 3).transpose(0, 1) if backward else weight
+    outputs, inputs = source.shape[:2]
+    taps = source.permute(2, 3, 1, 0).reshape(9, inputs * outputs)
+    products = (torch.kron(_G, _G) @ taps.double()).float()
+    return products.view(16, inputs, outputs // COLUMNS, COLUMNS).permute(2, 0, 1, 3).contiguous()
 
 
 # BatchNorm with ReLU.
@@ -260,6 +269,10 @@ def batch_norm_relu(
         statistics[1] = (running[1] + eps).rsqrt()
     sizes = (x.numel() // x.shape[1], x.shape[1], running is not None)
     _call("cretta_batch_norm_relu", x, weight, bias, eps, y, statistics, *sizes)
+    if (errors := _errors.get()) is not None:
+        mean, variance = running or (None, None)
+        plain = F.batch_norm(x, mean, variance, weight, bias, running is None, 0.0, eps)
+        _add_error(errors, y, plain.relu_())
     return y, statistics
 
 
@@ -273,5 +286,25 @@ def batch_norm_relu_backward(
     of_parameters = x.new_empty(2, x.shape[1])
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     sizes = (x.numel() // x.shape[1], x.shape[1], running)
+    errors = _errors.get()
+    # Before the kernel runs, which may overwrite the gradient.
+    references = _plain_gradients(gradient, x, statistics, running=running) if errors is not None else []
     _call("cretta_batch_norm_relu_backward", x, gradient, statistics, out, of_parameters, *sizes)
+    for result, (reference, size) in zip((*of_parameters, out), references, strict=False):
+        if errors is not None and result is not None:
+            _add_error(errors, result, reference, size)
     return of_parameters[0], of_parameters[1]
+
+
+def _plain_gradients(gradient: Tensor, x: Tensor, statistics: Tensor, *, running: bool) -> list[tuple[Tensor, Tensor]]:
+    """Return the gradients of weight, bias and ``x`` by PyTorch, and the norm of the terms that they are sums of."""
+    mean, inverse, scale, shift = statistics
+    # In float64 the sign of the ReLU's input is exact, as it is in the kernel, which rounds once.
+    before = torch.addcmul(shift.double().view(-1, 1, 1), x.double(), scale.double().view(-1, 1, 1))
+    gradient = torch.where(before > 0, gradient, 0.0)
+    known = (mean, inverse.pow(-2), None, None) if running else (None, None, mean, inverse)
+    of_input, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+        gradient, x, scale / inverse, *known, not running, 0.0, (True, True, True)
+    )
+    size = gradient.norm()
+    return [(of_weight, size), (of_bias, size), (of_input, size * scale.abs().mean())]

@@ -25,34 +25,36 @@ RANKS: dict[type[nn.Module], tuple[int, ...]] = {nn.BatchNorm1d: (2, 3), nn.Batc
 
 def convolve(layer: Convolution, x: Tensor) -> Tensor:
     """Return ``layer(x)``."""
-    if _is_trainable(layer) or x.dim() != layer.weight.dim():
-        plain: Tensor = layer(x)
-        return plain
-    if torch.is_grad_enabled() and x.requires_grad:
-        out: Tensor = _FrozenConvolution.apply(x, layer)  # type: ignore[no-untyped-call]
+    weight, bias = layer.weight, layer.bias
+    fast = kernels.can_convolve(layer, x)
+    graph = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    bias_learns = torch.is_grad_enabled() and bias is not None and bias.requires_grad
+    if bias_learns or x.dim() != weight.dim() or (weight.requires_grad and not fast):
+        out: Tensor = layer(x)
+    elif graph:
+        out = _Convolution.apply(x, weight, layer)  # type: ignore[no-untyped-call]
     else:
-        fast = kernels.can_convolve(layer, x)
-        out = kernels.convolve(x, layer.weight, layer.bias) if fast else layer(x)
+        out = kernels.convolve(x, weight, bias) if fast else layer(x)
     return out
 
 
 def batch_norm_relu(layer: BatchNorm, x: Tensor) -> Tensor:
-    """Return ``relu(layer(x))``, for a layer in eval mode, with batch statistics or running statistics."""
+    """Return ``relu(layer(x))``; in training mode, update the running statistics as the layer does."""
+    fast = kernels.can_batch_norm_relu(x, layer.weight, layer.bias)
     # The layer itself raises for wrong shapes and for batches that are too small to have statistics.
-    if not _accepts(layer, x):
+    if not _accepts(layer, x) or (layer.training and not fast):
         return F.relu_(layer(x))
     if torch.is_grad_enabled():
-        out: Tensor = _BatchNormRelu.apply(x, layer.weight, layer.bias, layer)  # type: ignore[no-untyped-call]
+        out: Tensor = _BatchNormRelu.apply(x, layer.weight, layer.bias, layer, fast)  # type: ignore[no-untyped-call]
         return out
-    if kernels.can_batch_norm_relu(x, layer.weight, layer.bias):
-        return kernels.batch_norm_relu(x, layer.weight, layer.bias, layer.eps, _running_statistics(layer))[0]
-    return F.relu_(layer(x))
+    return _batch_norm_relu_by_kernels(layer, x)[0] if fast else F.relu_(layer(x))
 
 
 def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> Tensor:
     """Return ``layer(relu(norm(x)))``."""
+    frozen = not layer.weight.requires_grad and (layer.bias is None or not layer.bias.requires_grad)
     fast = kernels.can_convolve(layer, x) and kernels.can_batch_norm_relu(x, norm.weight, norm.bias)
-    if fast and torch.is_grad_enabled() and not _is_trainable(layer) and _accepts(norm, x):
+    if fast and frozen and torch.is_grad_enabled() and _accepts(norm, x):
         out: Tensor = _BatchNormReluConvolution.apply(x, norm.weight, norm.bias, norm, layer)  # type: ignore[no-untyped-call]
         return out
     return convolve(layer, batch_norm_relu(norm, x))
@@ -70,61 +72,70 @@ def add_in_place(writable: Tensor, other: Tensor) -> Tensor:
     return writable.add_(other) if same else writable + other
 
 
-def _is_trainable(layer: Convolution) -> bool:
-    return layer.weight.requires_grad or (layer.bias is not None and layer.bias.requires_grad)
-
-
 def _accepts(layer: BatchNorm, x: Tensor) -> bool:
     """True if BatchNorm accepts ``x``: rank, channels, and more than one value per channel for batch statistics."""
     if x.dim() not in RANKS[type(layer)] or x.shape[1] != layer.num_features:
         return False
-    return x.numel() > (x.shape[1] if layer.running_mean is None else 0)
+    return x.numel() > (x.shape[1] if _running_statistics(layer) is None else 0)
 
 
 def _running_statistics(layer: BatchNorm) -> tuple[Tensor, Tensor] | None:
-    """Return mean and variance from training, if the layer uses them."""
+    """Return the running mean and variance, if the layer normalizes with them."""
     mean, variance = layer.running_mean, layer.running_var
-    return None if mean is None or variance is None else (mean, variance)
+    return None if layer.training or mean is None or variance is None else (mean, variance)
 
 
-class _FrozenConvolution(torch.autograd.Function):
-    """A convolution that saves its weight only."""
+def _batch_norm_relu_by_kernels(layer: BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:
+    out, statistics = kernels.batch_norm_relu(x, layer.weight, layer.bias, layer.eps, _running_statistics(layer))
+    mean, variance, momentum = layer.running_mean, layer.running_var, layer.momentum
+    if layer.training and mean is not None and variance is not None and momentum is not None:
+        count = x.numel() // x.shape[1]
+        with torch.no_grad():
+            mean.lerp_(statistics[0], momentum)
+            variance.lerp_((statistics[1].pow(-2) - layer.eps) * (count / (count - 1)), momentum)
+            if layer.num_batches_tracked is not None:
+                layer.num_batches_tracked.add_(1)
+    return out, statistics
+
+
+class _Convolution(torch.autograd.Function):
+    """A convolution that saves its input only if the weight learns, which only the kernels support."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: Convolution) -> Tensor:
-        ctx.layer, ctx.shape = layer, x.shape
+    def forward(ctx: Any, x: Tensor, weight: Tensor, layer: Convolution) -> Tensor:
+        ctx.layer, ctx.shape, ctx.kernels = layer, x.shape, kernels.can_convolve(layer, x)
         ctx.layout = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
-        ctx.kernels = kernels.can_convolve(layer, x)
-        # Saved by autograd, which raises if the weight is modified before the backward pass.
-        ctx.save_for_backward(layer.weight)
-        out: Tensor = kernels.convolve(x, layer.weight, layer.bias) if ctx.kernels else layer(x)
+        # Autograd raises if a saved tensor is modified before the backward pass.
+        ctx.save_for_backward(weight, x if weight.requires_grad else None)
+        out: Tensor = kernels.convolve(x, weight, layer.bias) if ctx.kernels else layer(x)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (weight,), layer = ctx.saved_tensors, ctx.layer
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        (weight, x), layer = ctx.saved_tensors, ctx.layer
         if ctx.kernels:
             gradient = gradient.contiguous(memory_format=torch.channels_last)
-            return kernels.convolve(gradient, weight, backward=True), None
+            of_input = kernels.convolve(gradient, weight, backward=True) if ctx.needs_input_grad[0] else None
+            return of_input, kernels.weight_gradient(x, gradient) if ctx.needs_input_grad[1] else None, None
         # Only shape and layout of the input matter. On the CPU, memory that is never touched is never allocated.
         shell = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout)
         no_padding = [0] * len(layer.stride)
         geometry = (layer.stride, layer.padding, layer.dilation, False, no_padding, layer.groups)
         outputs = (True, False, False)
         gradients = torch.ops.aten.convolution_backward(gradient, shell, weight, None, *geometry, outputs)
-        return gradients[0], None
+        return gradients[0], None, None
 
 
 class _BatchNormRelu(torch.autograd.Function):
     """ReLU after BatchNorm; saves BatchNorm's input only."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: BatchNorm) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: BatchNorm, fast: bool) -> Tensor:
         running = _running_statistics(layer)
-        ctx.kernels, ctx.eps, ctx.running = kernels.can_batch_norm_relu(x, weight, bias), layer.eps, running
-        if ctx.kernels:
-            out, statistics = kernels.batch_norm_relu(x, weight, bias, layer.eps, running)
+        ctx.kernels, ctx.eps, ctx.running = fast, layer.eps, running
+        if fast:
+            out, statistics = _batch_norm_relu_by_kernels(layer, x)
             ctx.save_for_backward(x, statistics)
             return out
         mean, variance = running or (None, None)
@@ -136,24 +147,23 @@ class _BatchNormRelu(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         if ctx.kernels:
             x, statistics = ctx.saved_tensors
             out = torch.empty_like(x) if ctx.needs_input_grad[0] else None
             running = ctx.running is not None
-            return out, *kernels.batch_norm_relu_backward(gradient, x, statistics, running=running, out=out), None
+            return out, *kernels.batch_norm_relu_backward(gradient, x, statistics, running=running, out=out), None, None
         x, weight, bias, mean, inverse = ctx.saved_tensors
         scale = weight * inverse
         shift = torch.addcmul(bias, mean, scale, value=-1)
         shape = [-1 if axis == 1 else 1 for axis in range(x.dim())]
         before = torch.addcmul(shift.view(shape), x, scale.view(shape))
         gradient = torch.ops.aten.threshold_backward.grad_input(gradient, before, 0, grad_input=before)
-        outputs = tuple(ctx.needs_input_grad[:3])
         statistics = (*ctx.running, None, None) if ctx.running else (None, None, mean, inverse)
         gradients = torch.ops.aten.native_batch_norm_backward(
-            gradient, x, weight, *statistics, not ctx.running, ctx.eps, outputs
+            gradient, x, weight, *statistics, not ctx.running, ctx.eps, tuple(ctx.needs_input_grad[:3])
         )
-        return gradients[0], gradients[1], gradients[2], None
+        return gradients[0], gradients[1], gradients[2], None, None
 
 
 class _BatchNormReluConvolution(torch.autograd.Function):
@@ -161,9 +171,8 @@ class _BatchNormReluConvolution(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, layer: Convolution) -> Tensor:
-        running = _running_statistics(norm)
-        ctx.running = running is not None
-        activation, statistics = kernels.batch_norm_relu(x, weight, bias, norm.eps, running)
+        ctx.running = _running_statistics(norm) is not None
+        activation, statistics = _batch_norm_relu_by_kernels(norm, x)
         ctx.save_for_backward(x, statistics, layer.weight)
         return kernels.convolve(activation, layer.weight, layer.bias)
 

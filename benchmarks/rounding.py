@@ -1,0 +1,101 @@
+"""How far float32 gradients are from float64, and the rewritten network and the kernels from PyTorch's operations.
+
+    python benchmarks/rounding.py [--batches 5]
+
+The tolerances of cretta.accelerate were chosen by these numbers; printed is the largest value of several batches. The
+error of logits is divided by the largest logit; the error of gradients is the root mean square, over all parameters and
+the images, of the norm of the difference divided by the norm. "Kernel": the largest error of one result of a kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import cretta
+from cretta.accelerate import Accelerator, kernels
+from cretta.accelerate.accelerator import gradient_error
+from cretta.accelerate.graph import rewrite
+from cretta.data import corrupt, embedded
+from cretta.network import copy_sharing_parameters
+from cretta.normalization import NormStatistics, StreamAverage, norm_parameter_names
+
+
+def images(count: int, seed: int) -> Tensor:
+    """Return embedded test images with noise, in channels-last layout."""
+    pixels = embedded("test").images
+    chosen = np.random.default_rng(seed).choice(len(pixels), count, replace=False)
+    noisy = corrupt(pixels[chosen], "gaussian_noise", severity=5, seed=seed)
+    x = torch.from_numpy(noisy).permute(0, 3, 1, 2).float() / 255
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def shipped() -> nn.Module:
+    return cretta.models.load("wrn-40-2-cifar10")
+
+
+def resnet() -> nn.Module:
+    """Return ResNet-26 with random weights and running statistics of test images."""
+    torch.manual_seed(0)
+    net = cretta.models.build("resnet-26").train()
+    with torch.no_grad():
+        for seed in range(1000, 1010):
+            net(images(64, seed))
+    return net.eval()
+
+
+def adapting(net: nn.Module, statistics: str) -> nn.Module:
+    """Return a copy whose normalization layers learn, as in an adapter."""
+    names = norm_parameter_names(net)
+    module = copy_sharing_parameters(net, own=names)
+    NormStatistics(module, statistics, 0.1, StreamAverage())
+    for name in names:
+        module.get_parameter(name).requires_grad_(True)
+    return module
+
+
+def compared(results: list[Tensor], expected: list[Tensor]) -> list[float]:
+    """Return the errors of logits and gradients."""
+    logits = float((results[0] - expected[0]).abs().max() / expected[0].abs().max())
+    return [logits, gradient_error(results, expected)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=5)
+    batches = parser.parse_args().batches
+    print(f"custom CPU kernels: {kernels.missing() or 'in use'}")
+    columns = ("plain, float64", "kernels, float64", "kernels, plain", "rewritten, plain")
+    print(" " * 31 + "".join(f"{column:^20}" for column in columns))
+    print(" " * 31 + len(columns) * f"{'logits':>10}{'gradients':>10}" + f"{'kernel':>10}")
+    networks: dict[str, Callable[[], nn.Module]] = {"WRN-40-2": shipped, "ResNet-26": resnet}
+    for name, make in networks.items():
+        net = make()
+        for statistics in ("batch", "running"):
+            module = adapting(net, statistics)
+            exact = copy.deepcopy(module).double()
+            network = rewrite(module, learns=True)
+            assert isinstance(network, nn.Module)
+            run, run_exact = Accelerator(module, learns=True).results, Accelerator(exact, learns=True).results
+            for size in (8, 64):
+                rows = []
+                for seed in range(batches):
+                    x = images(size, seed)
+                    double, plain, fast = run_exact(exact, x.double()), run(module, x), run(network, x)
+                    with kernels.disabled():
+                        rewritten = run(network, x)
+                    with kernels.compared() as errors:
+                        run(network, x)
+                    pairs = ((plain, double), (fast, double), (fast, plain), (rewritten, plain))
+                    rows.append([value for pair in pairs for value in compared(*pair)] + [max(errors, default=0.0)])
+                row = torch.tensor(rows).amax(0).tolist()
+                print(f"{name}, {statistics}, {size} images".ljust(31) + "".join(f"{value:10.1e}" for value in row))
+
+
+if __name__ == "__main__":
+    main()
