@@ -27,11 +27,11 @@ def convolve(layer: Convolution, x: Tensor) -> Tensor:
     """Return ``layer(x)``."""
     weight, bias = layer.weight, layer.bias
     fast = kernels.can_convolve(layer, x)
-    graph = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    bias_learns = torch.is_grad_enabled() and bias is not None and bias.requires_grad
-    if bias_learns or x.dim() != weight.dim() or (weight.requires_grad and not fast):
+    # A network that adapts all its weights, in eval mode, keeps PyTorch's numbers.
+    plain = weight.requires_grad and not (fast and layer.training)
+    if plain or (bias is not None and bias.requires_grad) or x.dim() != weight.dim():
         out: Tensor = layer(x)
-    elif graph:
+    elif torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         out = _Convolution.apply(x, weight, layer)  # type: ignore[no-untyped-call]
     else:
         out = kernels.convolve(x, weight, bias) if fast else layer(x)
@@ -99,7 +99,7 @@ def _batch_norm_relu_by_kernels(layer: BatchNorm, x: Tensor) -> tuple[Tensor, Te
 
 
 class _Convolution(torch.autograd.Function):
-    """A convolution that saves its input only if the weight learns, which only the kernels support."""
+    """A convolution that saves its input only if its weight learns, by the kernels."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, layer: Convolution) -> Tensor:
