@@ -71,7 +71,7 @@ def test_folders_scaled_to_what_the_model_takes(tmp_path: Path) -> None:
     assert wrong.exit_code == 2
     assert "differ in size" in wrong.stderr
     assert not output.exists()
-    told = done("build", tmp_path / "train", "--output", output, "--size", "0.4", "--image-size", "16", "--shorter", 16)
+    told = done("build", tmp_path / "train", "--output", output, "--size", "0.4", "--image-size", "16")
     assert "4, each 3 x 16 x 16" in told
     assert "2; images of each: 2" in told
     assert "█" not in told

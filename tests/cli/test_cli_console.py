@@ -11,7 +11,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cretta.cli import app
-from cretta.cli.console import as_options, console, count, notices
+from cretta.cli.app import as_options
+from cretta.cli.console import console, count, notices
 from cretta.cli.progress import EVERY, Lines, bars, progress_bar
 from cretta.data import embedded
 
@@ -111,7 +112,7 @@ def test_a_terminal_gets_bars_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None
         ("predict flat --model console_net:make --method source --device cpu", "source, 12/12"),
         (
             "run --model console_net:make --method source --images 20 --batch-size 10 --device cpu",
-            "all, 100%, 1/1 run, ",
+            "runs, 100%, 1/1",
         ),
         (
             "train classes --output out.safetensors --architecture resnet-8-4 --epochs 1 --batch-size 4",

@@ -227,7 +227,6 @@ def test_options_reach_the_method(tmp_path: Path) -> None:
         ["--order", "files"],
         ["--size", "24"],
         ["--size", "24x20"],
-        ["--size", "24", "--shorter", 24],
         ["--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2"],
         ["--batch-size", 5],
     ]
@@ -405,7 +404,6 @@ def test_an_exported_program(tmp_path: Path) -> None:
         (["--batch-size", "0"], "--batch-size"),
         (["--size", "big"], "--size big"),
         (["--size", "0"], "--size 0"),
-        (["--shorter", "5"], "--shorter 5: it is"),
         (["--order", "size"], "files, random"),
         (["--labels", "maybe"], "auto, no, yes"),
         (["--labels", "yes", "--class-names", "cli_net.py"], "none of the"),

@@ -5,7 +5,7 @@ Commands import PyTorch and everything else that is slow to load in their functi
 
 from importlib import import_module
 
-from cretta.cli.console import app
+from cretta.cli.app import app
 
 COMMANDS = ("demo", "predict", "run", "report", "reproduce", "train", "buffer", "data", "data_make")
 """The modules that add commands to the application, in the order of its help."""

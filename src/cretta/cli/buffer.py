@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cretta.cli import parse
-from cretta.cli.console import App, app, check_new_file, console, print_facts
+from cretta.cli.app import App, app
+from cretta.cli.console import check_output, console, print_table, say
 from cretta.cli.options import (
     MODEL,
     ArchitectureOption,
@@ -20,7 +21,6 @@ from cretta.cli.options import (
     OverwriteOption,
     RootOption,
     SeedOption,
-    ShorterOption,
     StdOption,
     option,
 )
@@ -62,7 +62,6 @@ def build(
             default="unchanged",
         ),
     ] = None,
-    shorter: ShorterOption = None,
     root: RootOption = None,
     seed: SeedOption = 0,
     model: Annotated[
@@ -97,14 +96,14 @@ def build(
     from cretta.data.registry import DATASETS
     from cretta.predict import open_images
 
-    check_new_file(output, (".safetensors",), overwrite=overwrite)
+    check_output(output, (".safetensors",), overwrite=overwrite)
     parse.choice("--select", select, SELECT)
     parse.choice("--augment", augment, AUGMENTATIONS)
     share = parse.share_or_count(size)
     if select != "random" and model is None:
         raise OptionError(f"--select {select} needs the source model: give --model, as for cretta predict.")
     if dataset not in NAMED:
-        images = open_images(dataset, size=parse.size(image_size, "--image-size"), shorter=shorter)
+        images = open_images(dataset, size=parse.size(image_size, "--image-size"))
     elif image_size is None:
         images = DATASETS[dataset].open("train", root, None)
     else:
@@ -116,8 +115,8 @@ def build(
             images, share, select, seed, model=net, augment=augment, progress=task_updates(bar)
         )
     buffer.save(output)
-    print_facts(_facts(buffer, output))
-    console.print(f"Buffer: {output}", soft_wrap=True)
+    print_table(_facts(buffer, output))
+    say(f"Buffer: {output}")
 
 
 @buffer_app.command()
@@ -137,7 +136,7 @@ def show(
     except OptionError:  # an augmentation that is a function, which the file cannot hold
         buffer = SourceBuffer.load(file, augment="none")
         console.print("The augmentation is a callable, which is not in the file: pass it again in Python.")
-    print_facts(_facts(buffer, file))
+    print_table(_facts(buffer, file))
 
 
 def _facts(buffer: SourceBuffer, file: Path) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,8 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from cretta.cli.console import App, app, console
+from cretta.cli.app import App, app
+from cretta.cli.console import console, say
 from cretta.cli.options import RootOption
 from cretta.errors import StateError
 
@@ -46,7 +47,7 @@ def list_datasets(root: RootOption = None) -> None:
             here = Text("in part", style="yellow")
         download = "by hand" if record.manual else decimal(record.download_size)
         table.add_row(record.name, record.contents, download, here)
-    _print(f"Datasets in {home}")
+    say(f"Datasets in {home}")
     console.print(table)
     console.print("\nGet one: cretta data get NAME. More about one: cretta data show NAME.")
 
@@ -125,15 +126,11 @@ def get(
 
         for name in names:
             try:
-                fetch.get(name, root=root, source=source, progress=show, report=_print)
+                fetch.get(name, root=root, source=source, progress=show, report=say)
             except KeyboardInterrupt:
-                _print("Stopped. Run the same command again to continue.")
+                say("Stopped. Run the same command again to continue.")
                 raise typer.Exit(130) from None
             progress.update(task, visible=False)
-
-
-def _print(text: str) -> None:
-    console.print(text, soft_wrap=True)
 
 
 @data_app.command()
@@ -155,7 +152,7 @@ def check(
     home = data_root(root)
     records = [release(name) for name in names] if names else [r for r in RELEASES.values() if r.find(home)]
     if not records:
-        _print(f"No dataset is in {home}. Get one with: cretta data get NAME")
+        say(f"No dataset is in {home}. Get one with: cretta data get NAME")
     results = [_check(record, root) for record in records]
     if not all(results):
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from cretta.cli.console import console, count
+from cretta.cli.console import console, count, say
 from cretta.cli.data import data_app
 from cretta.cli.options import RootOption
 from cretta.errors import OptionError
@@ -116,13 +116,13 @@ def data_make(
         else:
             made = make_folder(target, size=size, format=cast("Format", format or "png"), **common)
     there = f", {made.there} {'was' if made.there == 1 else 'were'} there" if made.there else ""
-    console.print(f"{count(made.new, 'image')} made{there}: {made.folder}", soft_wrap=True)
+    say(f"{count(made.new, 'image')} made{there}: {made.folder}")
     reader = READERS.get(target, READ_FOLDER)
     if images is not None:
         console.print(f"Made of the first {count(made.sources, 'image')}, not the whole set.")
         reader = READ_FOLDER if target not in PUBLISHED[:2] else READ_ARRAY
     shown = reader.format(folder=made.folder, corruption=corruptions[0], severity=(severity or SEVERITIES)[-1])
-    console.print(f"Read it with {shown}", soft_wrap=True)
+    say(f"Read it with {shown}")
 
 
 def _check_frost(corruptions: list[str], check_first: Callable[[], object]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cretta.cli.console import app, check_output, console
+from cretta.cli.app import app
+from cretta.cli.console import check_output, console, say
 from cretta.cli.options import SeedOption, option
 
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
@@ -57,4 +58,4 @@ def demo(
     if not shift:
         (groups,) = streams.values()
         console.print("", *demonstration.findings(groups), sep="\n")
-    console.print(f"\nFigure: {output}", soft_wrap=True)
+    say(f"\nFigure: {output}")

@@ -31,9 +31,6 @@ MeanOption = Annotated[
 ]
 StdOption = Annotated[str | None, option("Channel standard deviations, together with --mean: 0.229,0.224,0.225", MODEL)]
 DeviceOption = Annotated[str, option("auto (a GPU if there is one), cpu, cuda or cuda:1.")]
-ShorterOption = Annotated[
-    int | None, option("Shorter side of images before the center is cropped.", default="size / 0.875", min=1)
-]
 RootOption = Annotated[Path | None, option("Folder of all datasets.", default="$CRETTA_DATA, else ~/.cache/cretta")]
 StoreOption = Annotated[Path, option("Folder in which results are stored.")]
 TableFormatsOption = Annotated[

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cretta.cli import parse
-from cretta.cli.console import app, as_options, console, note, print_facts
+from cretta.cli.app import app, as_options
+from cretta.cli.console import note, print_table, say
 from cretta.cli.options import (
     ADAPTATION,
     IMAGES,
@@ -22,7 +23,6 @@ from cretta.cli.options import (
     MeanOption,
     OverwriteOption,
     SeedOption,
-    ShorterOption,
     StdOption,
     flag,
     option,
@@ -94,7 +94,6 @@ def predict(
             default="the model's, if known",
         ),
     ] = None,
-    shorter: ShorterOption = None,
     order: Annotated[
         str, option("files (by name), random, or auto: random if the images are in several folders.", IMAGES)
     ] = "auto",
@@ -176,7 +175,7 @@ def predict(
         opened = parse.model(model, architecture, classes, mean, std, device)
         opened.check(method, options.get("statistics"))
         names = opened.classes if class_names is None else read_class_names(class_names)
-        sides, shorter = (parse.size(size), shorter) if size else model_size(opened, images, shorter)
+        sides, shorter = (parse.size(size), None) if size else model_size(opened, images)
         dataset = open_images(images, size=sides, shorter=shorter, labelled=labelled, classes=names)
         opened.check_batches(len(dataset), batch_size, source_data=methods.get(method).facts.source_data == "required")
         adapter = _adapter(opened.net, method, buffer, preset, options)
@@ -212,10 +211,10 @@ def predict(
         advise(label_advice(dataset, names))
     elif summary.accuracy is not None and isinstance(dataset, FileDataset) and not names and not class_file(images):
         note_order(images, dataset.classes)
-    print_facts(_facts(summary, learns=adapter.facts.updates != "nothing"))
+    print_table(_facts(summary, learns=adapter.facts.updates != "nothing"))
     if keep_state is not None:
-        console.print(f"State: {keep_state}", soft_wrap=True)
-    console.print(f"Predictions: {summary.output}", soft_wrap=True)
+        say(f"State: {keep_state}")
+    say(f"Predictions: {summary.output}")
 
 
 def _adapter(net: Any, method: str, buffer: str | None, preset: str | None, options: dict[str, Any]) -> Adapter[Any]:

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cretta.cli.console import app, check_folder, check_output, console, count
+from cretta.cli.app import app
+from cretta.cli.console import check_folder, check_output, count, say
 from cretta.cli.options import DEFAULT_STORE, FigureFormatsOption, RootOption, StoreOption, TableFormatsOption, option
 from cretta.errors import OptionError, StateError
 
@@ -61,13 +62,13 @@ def report(
         strips, notes = example_images(results, RunContext(root), track) if examples else ({}, [])
     size = write_page(results, output, examples=strips, notes=notes, title=title)
     for note in notes:
-        console.print(note, soft_wrap=True)
+        say(note)
     if files is not None:
         groups = grouped(results)
         paths = write_files([*summary_tables(groups), *summary_charts(groups)], files, *formats)
-        console.print(f"Tables and figures: {count(len(paths), 'file')} in {files}", soft_wrap=True)
+        say(f"Tables and figures: {count(len(paths), 'file')} in {files}")
     shown = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-    console.print(f"Page of {count(len(results), 'run')}, {shown}: {output}", soft_wrap=True)
+    say(f"Page of {count(len(results), 'run')}, {shown}: {output}")
 
 
 def _read(folder: Path, progress: Progress) -> list[Result]:
@@ -83,7 +84,7 @@ def _read(folder: Path, progress: Progress) -> list[Result]:
     store = Store(folder)
     results = [store.get(key) for key in progress.track(keys, description="reading results")]
     for path in store.set_aside:
-        console.print(f"A damaged result was set aside: {path}", soft_wrap=True)
+        say(f"A damaged result was set aside: {path}")
     if not any(results):
         raise StateError(f"all results in {folder} are damaged: run them again.")
     return [result for result in results if result is not None]

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from cretta.cli import parse
-from cretta.cli.console import app, check_folder, console, count, duration, print_table
+from cretta.cli.app import app
+from cretta.cli.console import check_folder, console, count, duration, print_table, say
 from cretta.cli.options import (
     DEFAULT_STORE,
     DeviceOption,
@@ -71,7 +72,7 @@ def reproduce(
 
     if listing:
         rows = [(entry.name, entry.where, entry.title) for entry in paper.items().values()]
-        print_table(("item", "in the paper", "what it shows"), rows)
+        print_table(rows, ("item", "in the paper", "what it shows"))
         return
     if output is not None:
         check_folder(output, "--output")
@@ -92,11 +93,11 @@ def reproduce(
     missing = paper.missing(runs, sized, context)
     for reason in dict.fromkeys(missing.values()):
         affected = [name for name, planned in plans.items() if any(missing.get(run) == reason for run in planned)]
-        console.print(f"Left out, in {', '.join(affected)}: {reason}", soft_wrap=True)
+        say(f"Left out, in {', '.join(affected)}: {reason}")
     due = [run for run in runs if run not in missing]
     if plan:
         counts = [(name, len(planned), sum(run in missing for run in planned)) for name, planned in plans.items()]
-        print_table(("item", "runs", "left out"), counts)
+        print_table(counts, ("item", "runs", "left out"))
         seconds = sum(estimate(due, results_store, context).values())
         console.print(f"{count(len(due), 'run')}, each once: about {duration(seconds)} here.")
         return
@@ -108,7 +109,7 @@ def reproduce(
     omitted = "; ".join(part.title for part, shown in zip(drawn, measured, strict=True) if shown is None)
     if omitted:
         omitted = f"{paper.OMITTED}: {omitted}."
-        console.print(omitted, soft_wrap=True)
+        say(omitted)
     if not content:
         return
     folder = output or store / f"paper-{sized.name}"
@@ -117,7 +118,7 @@ def reproduce(
         if isinstance(part, Table):
             console.print(terminal(part, console.width))
         else:
-            console.print(f"{part.title}: {first}", soft_wrap=True)
+            say(f"{part.title}: {first}")
     page = folder / f"{'report' if not item else '-'.join(item)}.html"
     write_page(
         list(results.values()),
@@ -127,10 +128,9 @@ def reproduce(
         notes=[sized.about, *([omitted] if omitted else []), *dict.fromkeys(missing.values())],
         title=f"The paper's tables and figures, scale {sized.name}",
     )
-    console.print(
+    say(
         f"{count(len(chosen), 'item')} from {count(len(results), 'run')} in {duration(time.monotonic() - start)}: "
-        f"{folder}\nAll on one page: {page}",
-        soft_wrap=True,
+        f"{folder}\nAll on one page: {page}"
     )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from cretta.cli import parse
-from cretta.cli.console import app, console
+from cretta.cli.app import app
+from cretta.cli.console import console
 from cretta.cli.options import ADAPTATION, DEFAULT_STORE, MODEL, STREAM, DeviceOption, RootOption, StoreOption, option
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cretta.cli import parse
-from cretta.cli.console import app, check_new_file, console
+from cretta.cli.app import app
+from cretta.cli.console import check_output, console, say
 from cretta.cli.options import DeviceOption, OverwriteOption, RootOption, SeedOption, flag, option
 from cretta.errors import OptionError
 from cretta.options import unknown
@@ -98,7 +99,7 @@ def train(
     from cretta.data.registry import dataset_path
     from cretta.training import Recipe, checkpoint_settings
 
-    check_new_file(output, (".safetensors",), overwrite=overwrite)
+    check_output(output, (".safetensors",), overwrite=overwrite)
     if resume:
         if dataset is not None:
             raise OptionError(f"--resume takes the dataset from the checkpoint: leave out {dataset!r}.")
@@ -176,7 +177,7 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
             progress=show,
         )
     draw_curve(trained.log, output.with_suffix(".png"), title)
-    console.print(f"{_results(trained, testing)}.\nWeights: {output}", soft_wrap=True)
+    say(f"{_results(trained, testing)}.\nWeights: {output}")
 
 
 def _results(trained: Trained, testing: ImageDataset | None) -> str:

@@ -45,14 +45,14 @@ def open_images(
     return numpy_file(source)
 
 
-def model_size(model: OpenedModel, path: str | Path, shorter: int | None = None) -> tuple[Size, int | None]:
+def model_size(model: OpenedModel, path: str | Path) -> tuple[Size, int | None]:
     """Return ``size`` and ``shorter`` of :func:`open_images` for a model, as far as its image size is known."""
     if Path(path).suffix not in (".npy", ".npz"):  # arrays keep the size they have
         if len(model.shape) == 4 and model.shape[2] is not None and model.shape[3] is not None:
-            return (model.shape[2], model.shape[3]), shorter
+            return (model.shape[2], model.shape[3]), None
         if model.side is not None:  # images of exactly that size stay as they are
-            return model.side, shorter or model.side
-    return None, shorter
+            return model.side, model.side
+    return None, None
 
 
 def _folder(source: Path, size: Size, labelled: bool | None, classes: Sequence[str]) -> FileDataset:
