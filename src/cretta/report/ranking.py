@@ -13,6 +13,8 @@ from cretta.report.spread import margin
 Mark = Literal["best", "second", ""]
 Position = tuple[int, int]
 """Row and column of a cell."""
+MarkedRows = list[tuple[str, list[tuple[Row, tuple[Mark, ...]]]]]
+"""By group: the rows with the marks of their cells."""
 
 MISSING = "–"
 ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
@@ -82,7 +84,7 @@ def _numbers(table: Table, pool: Sequence[Position]) -> dict[Position, float]:
     }
 
 
-def marked_rows(table: Table) -> list[tuple[str, list[tuple[Row, tuple[Mark, ...]]]]]:
+def marked_rows(table: Table) -> MarkedRows:
     """Return the rows with their marks by group, groups in the order in which they appear."""
     groups: dict[str, list[tuple[Row, tuple[Mark, ...]]]] = {}
     for row, row_marks in zip(table.rows, marks(table), strict=True):

@@ -13,120 +13,75 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from cretta.report.content import Table
-from cretta.report.ranking import MISSING, Mark, cell_text, heading, marked_rows, notes
+from cretta.report.ranking import MISSING, Mark, MarkedRows, cell_text, heading, marked_rows, notes
 
 STYLES: dict[Mark, str] = {"best": "bold", "second": "underline", "": ""}
-GAP = 3
-"""Characters between groups of columns."""
 LEAST_LABEL = 8
+
+Texts = Sequence[Sequence[list[Text]]]
+"""By column, then by row: the texts that stand side by side."""
 
 
 def terminal(table: Table, width: int = 80) -> Group:
-    """Return a table for ``console.print``. Columns that do not fit come below the others, by their groups.
+    """Return a table for ``console.print``: its groups of columns, and columns that do not fit, below each other.
 
     The paper's number and the difference stand beside the measured one.
     """
-    grids = _Grids(table)
-    columns = range(len(table.columns))
-    units = [list(members) for _, members in groupby(columns, key=lambda index: table.columns[index].group)]
+    console = Console(width=100_000)
+    rows = marked_rows(table)
+    texts = [_column_texts(table, rows, index) for index in range(len(table.columns))]
+
+    def measured(columns: Sequence[int], label_width: int) -> int:
+        return Measurement.get(console, console.options, _grid(table, rows, texts, columns, label_width)).maximum
+
     # Any one column must fit beside the labels, and most of the width is for numbers.
-    widest = max((grids.width([index]) for index in columns), default=0)
-    label_width = min(grids.label_width, max(LEAST_LABEL, min(2 * width // 5, width - GAP - widest)))
+    widest = max((measured([index], 1) for index in range(len(texts))), default=0)
+    labels = min(max(LEAST_LABEL, 2 * width // 5), max(LEAST_LABEL, width - widest))
     parts: list[RenderableType] = [Text(table.title, style="bold")]
-    for block in _blocks(grids, units, width - label_width):
-        # Rich has no heading over several columns, so each group of columns is a grid in a cell of another grid.
-        outer = Grid(box=None, padding=(0, GAP, 0, 0), pad_edge=False, collapse_padding=True)
-        outer.add_column("", vertical="bottom")
-        for members in block:
-            group = Text(table.columns[members[0]].group, style="bold", justify="center")
-            outer.add_column(group, width=grids.width(members), vertical="bottom")
-        outer.show_header = any(table.columns[members[0]].group for members in block)
-        outer.add_row(grids.labels(label_width), *map(grids.numbers, block))
-        parts += [Text(), outer]
+    for group, members in groupby(range(len(texts)), key=lambda index: table.columns[index].group):
+        blocks: list[list[int]] = [[]]
+        for index in members:
+            if blocks[-1] and measured([*blocks[-1], index], labels) > width:
+                blocks.append([])
+            blocks[-1].append(index)
+        for block in blocks:
+            parts += [Text(f"\n{group}" if group else "", style="bold"), _grid(table, rows, texts, block, labels)]
     if below := notes(table):
         parts += [Text(), *(Text(note, style="dim") for note in below)]
     return Group(*parts)
 
 
-def _blocks(grids: _Grids, units: Sequence[list[int]], width: int) -> list[list[list[int]]]:
-    """Return the groups of columns that fit side by side; a group that is too wide on its own is cut."""
-    pieces: list[list[int]] = []
-    for unit in units:
-        pieces.append([])
-        for index in unit:
-            if pieces[-1] and GAP + grids.width([*pieces[-1], index]) > width:
-                pieces.append([])
-            pieces[-1].append(index)
-    blocks: list[list[list[int]]] = []
-    free = 0
-    for piece in pieces:
-        required = GAP + grids.width(piece)
-        if not blocks or required > free:
-            blocks.append([])
-            free = width
-        blocks[-1].append(piece)
-        free -= required
-    return blocks
+def _grid(table: Table, groups: MarkedRows, texts: Texts, columns: Sequence[int], label_width: int) -> Grid:
+    """Return the labels of rows, and these columns."""
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
+    grid.add_column(Text(table.first), max_width=label_width, no_wrap=True, overflow="ellipsis")
+    for index in columns:
+        titles = (heading(table.columns[index]), "paper", "Δ")
+        for title in titles[: len(texts[index][0]) if texts[index] else 1]:
+            grid.add_column(Text(title), justify="right", no_wrap=True)
+    lines = zip(*(texts[index] for index in columns), strict=True)
+    for group, rows in marked_rows(table):
+        if group:
+            grid.add_row(Text(group))
+        for row, _ in rows:
+            grid.add_row(
+                Text(f"  {row.label}" if group else row.label), *(text for cell in next(lines) for text in cell)
+            )
+    return grid
 
 
-class _Grids:
-    """The labels and the columns of a table, as grids with the same lines."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        self._groups = marked_rows(table)
-        self._texts = [self._column_texts(index) for index in range(len(table.columns))]
-        self._console = Console(width=100_000)
-        self._label_lines: list[str] = []
-        for group, rows in self._groups:
-            self._label_lines += [group] if group else []
-            self._label_lines += [f"  {row.label}" if group else row.label for row, _ in rows]
-        self.label_width = max(map(cell_len, (table.first, *self._label_lines)))
-
-    def width(self, columns: Sequence[int]) -> int:
-        """Return the width of these columns side by side."""
-        return Measurement.get(self._console, self._console.options, self.numbers(columns)).maximum
-
-    def labels(self, width: int) -> Grid:
-        """Return the labels of rows, and of their groups."""
-        grid = _grid()
-        grid.add_column(Text(self._table.first), width=width, no_wrap=True, overflow="ellipsis")
-        for line in self._label_lines:
-            grid.add_row(Text(line))
-        return grid
-
-    def numbers(self, columns: Sequence[int]) -> Grid:
-        """Return neighboring columns, without labels."""
-        grid = _grid()
-        texts = [self._texts[index] for index in columns]
-        for index, rows in zip(columns, texts, strict=True):
-            titles = (heading(self._table.columns[index]), "paper", "Δ")
-            for title in titles[: len(rows[0]) if rows else 1]:
-                grid.add_column(Text(title), justify="right", no_wrap=True)
-        lines = zip(*texts, strict=True)
-        for group, members in self._groups:
-            if group:
-                grid.add_row()
-            for _ in members:
-                grid.add_row(*(text for cell in next(lines) for text in cell))
-        return grid
-
-    def _column_texts(self, index: int) -> list[list[Text]]:
-        """Return for each row the measured number and, if the paper has the column, its number and the difference."""
-        rows = [pair for _, members in self._groups for pair in members]
-        texts = [cell_text(row.cells[index], self._table.columns[index]) for row, _ in rows]
-        # Decimal points stay in line where one row has a deviation and another has none.
-        deviations = [f" ±{text.deviation}" if text.deviation else "" for text in texts]
-        room = max(map(len, deviations), default=0)
-        beside = [name for name in ("printed", "difference") if any(getattr(text, name) for text in texts)]
-        return [
-            [
-                Text.assemble((text.value or MISSING, STYLES[row_marks[index]]), f"{deviation:<{room}}"),
-                *(Text(getattr(text, name), style="dim") for name in beside),
-            ]
-            for text, deviation, (_, row_marks) in zip(texts, deviations, rows, strict=True)
+def _column_texts(table: Table, groups: MarkedRows, index: int) -> list[list[Text]]:
+    """Return for each row the measured number and, if the paper has the column, its number and the difference."""
+    rows = [pair for _, members in groups for pair in members]
+    texts = [cell_text(row.cells[index], table.columns[index]) for row, _ in rows]
+    # Decimal points stay in line where one row has a deviation and another has none.
+    deviations = [f" ±{text.deviation}" if text.deviation else "" for text in texts]
+    longest = max(map(cell_len, deviations), default=0)
+    beside = [name for name in ("printed", "difference") if any(getattr(text, name) for text in texts)]
+    return [
+        [
+            Text.assemble((text.value or MISSING, STYLES[row_marks[index]]), f"{deviation:<{longest}}"),
+            *(Text(getattr(text, name), style="dim") for name in beside),
         ]
-
-
-def _grid() -> Grid:
-    return Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
+        for text, deviation, (_, row_marks) in zip(texts, deviations, rows, strict=True)
+    ]
