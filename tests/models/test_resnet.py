@@ -71,10 +71,10 @@ def test_counts_by_hand(depth: int, published: float, norm: Norm) -> None:
     count = 3 * 16 * 9 + 2 * 16 + 64 * 10 + 10
     for inputs, outputs in ((16, 16), (16, 32), (32, 64)):
         count += 9 * inputs * outputs + 9 * outputs * outputs * (2 * blocks - 1) + 4 * outputs * blocks
-    found = sum(parameter.numel() for parameter in ResNet(depth, norm=norm).parameters())
-    assert found == count
+    actual = sum(parameter.numel() for parameter in ResNet(depth, norm=norm).parameters())
+    assert actual == count
     # Table 6 of He et al. (2016), in millions.
-    assert round(found / 1e6, 2) == published
+    assert round(actual / 1e6, 2) == published
 
 
 def test_group_norm_sees_each_image_alone() -> None:

@@ -77,9 +77,9 @@ def test_shipped_model_predicts_as_its_float32_original() -> None:
     images, _ = first_images(50)
     original = load_checkpoint(ORIGINAL, WideResNet(40, 2)).eval()
     with torch.no_grad():
-        expected, found = original(images), load(NAME)(images)
-    assert (found - expected).abs().max() < 0.02
-    assert torch.equal(found.argmax(1), expected.argmax(1))
+        expected, actual = original(images), load(NAME)(images)
+    assert (actual - expected).abs().max() < 0.02
+    assert torch.equal(actual.argmax(1), expected.argmax(1))
 
 
 def test_shipped_file_is_half_precision_except_for_the_norm_layers() -> None:
@@ -288,9 +288,9 @@ def test_a_cut_file_is_refused(suffix: str, source: WideResNet, target: WideResN
 
 
 def test_a_pickled_model_is_not_executed(source: WideResNet, target: WideResNet, tmp_path: Path) -> None:
-    torch.save({"state_dict": source.state_dict(), "model": source}, tmp_path / "whole.pt")
+    torch.save({"state_dict": source.state_dict(), "model": source}, tmp_path / "module.pt")
     with pytest.raises(StateError, match=r"more than tensors.*state_dict\(\)"):
-        load_checkpoint(tmp_path / "whole.pt", target)
+        load_checkpoint(tmp_path / "module.pt", target)
 
 
 def test_other_networks_are_refused() -> None:

@@ -150,8 +150,8 @@ def test_channels_last_gives_the_same_and_stays_channels_last() -> None:
                 module.register_forward_hook(
                     lambda _module, _inputs, out: formats.append(out.is_contiguous(memory_format=torch.channels_last))
                 )
-        found = network(x.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        actual = network(x.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     # 10 convolutions of which 3 on shortcuts, and 7 norms.
     assert len(formats) == 17
     assert all(formats)

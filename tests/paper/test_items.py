@@ -250,13 +250,13 @@ def test_costs_are_scaled_to_the_papers_batch() -> None:
     ]  # memory of fewer images is not compared
     assert "Memory is that of 16 images; the paper's, of 200, is not shown beside it." in drawn.notes
     assert drawn.columns[-1].group == "severities 1, 5"
-    whole = table("cost", item.show(results(item.plan(FULL)), FULL))
-    assert whole.rows[0].cells[0].value == 2.0
-    assert whole.rows[0].cells[2].printed == 443.98
-    assert whole.columns[-1].group == "severities 1–5"
-    assert not any("Memory is that of" in note for note in whole.notes)
+    full = table("cost", item.show(results(item.plan(FULL)), FULL))
+    assert full.rows[0].cells[0].value == 2.0
+    assert full.rows[0].cells[2].printed == 443.98
+    assert full.columns[-1].group == "severities 1–5"
+    assert not any("Memory is that of" in note for note in full.notes)
     for entry in ("norm layers and activations", "131.96 are counted", "3034.98"):
-        assert entry in " ".join(whole.notes)
+        assert entry in " ".join(full.notes)
 
 
 def test_the_gain_is_over_the_source_model() -> None:

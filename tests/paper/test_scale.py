@@ -141,18 +141,19 @@ def drawings(tmp_path: Path) -> Path:
 
 
 def test_small_networks_are_trained_once(drawings: Path) -> None:
-    resolved = SMOKE.resolve(drawings / "store", drawings)
+    family = dataclasses.replace(SMOKE.family("pacs"), prepare=100)
+    resolved = dataclasses.replace(SMOKE, families={"pacs": family}).resolve(drawings / "store", drawings)
     runs = [run for run in get("pacs").plan(resolved) if run.data == "pacs:sketch"]
     reported = []
-    outputs = prepare(resolved, runs, drawings, lambda name, news: reported.append((name, news.images)), at_most=100)
+    outputs = prepare(resolved, runs, drawings, lambda name, news: reported.append((name, news.images)))
     assert outputs == [drawings / "store" / "models" / "pacs-sketch.safetensors"]
     assert outputs[0].is_file()
     assert reported == [("pacs-sketch", 56)] * 2
-    assert prepare(resolved, runs, drawings, at_most=100) == []
+    assert prepare(resolved, runs, drawings) == []
     first = load_file(outputs[0])
     outputs[0].unlink()
     before = torch.random.get_rng_state()
-    prepare(resolved, runs, drawings, at_most=100)
+    prepare(resolved, runs, drawings)
     assert torch.equal(before, torch.random.get_rng_state())
     again = load_file(outputs[0])
     assert all(torch.equal(first[name], again[name]) for name in first)

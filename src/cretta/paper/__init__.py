@@ -10,9 +10,6 @@ from cretta.paper.needs import missing
 from cretta.paper.prepare import prepare
 from cretta.paper.scale import FULL, QUICK, SCALES, SMOKE, Scale, scale
 
-NOT_RUN = {"tab:hyperparam": "settings, not results: they are CreTTA's presets"}
-"""Labels of the paper that no item has, and why."""
-
 _DRAW = {**main.DRAW, **cost.DRAW, **ablations.DRAW, **buffers.DRAW}
 _ITEMS = {
     name: Item(
@@ -44,7 +41,6 @@ def get(name: str) -> Item:
 
 __all__ = [
     "FULL",
-    "NOT_RUN",
     "OMITTED",
     "QUICK",
     "SCALES",

@@ -25,12 +25,11 @@ def prepare(
     runs: Iterable[Run],
     root: Path | None = None,
     progress: Callable[[str, Progress], None] = lambda name, news: None,
-    at_most: int | None = None,
 ) -> list[Path]:
     """Train the networks that the runs name, that the scale can train and that do not exist yet.
 
     ``scale`` must have its folders (:meth:`Scale.resolve`). Networks whose data are not installed are left out:
-    :func:`cretta.paper.missing` then says what is needed. ``at_most`` bounds the images seen, for tests.
+    :func:`cretta.paper.missing` then says what is needed.
     """
     requested = {run.model for run in runs}
     outputs = []
@@ -42,7 +41,7 @@ def prepare(
             training = benchmark(family.data, root, family.size).training()
         except StateError:
             continue
-        _train(training, min(family.prepare, at_most or family.prepare), output, progress)
+        _train(training, family.prepare, output, progress)
         outputs.append(output)
     return outputs
 

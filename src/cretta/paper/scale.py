@@ -144,37 +144,39 @@ FULL = _scale(
     betas=(0.1, 0.5, 1.0, 2.0, 5.0, 10.0),
 )
 
+
+def _reduced(family: Family, sizes: Mapping[str, Any], **changes: Any) -> Family:
+    return dataclasses.replace(family, **{**sizes, **changes})
+
+
 _THREE = ("gaussian_noise", "fog", "jpeg_compression")
 """Of noise, of weather, digital."""
-
-
-def _quick(family: Family, **changes: Any) -> Family:
-    fewer: dict[str, Any] = {
-        "images": 1000,
-        "corruptions": _THREE,
-        "some": _THREE,
-        "severities": (1, 3, 5),
-        "gradual": _THREE[:1],
-        "gradual_images": 1000,
-    }
-    return dataclasses.replace(family, **{**fewer, **changes})
-
+_QUICK: dict[str, Any] = {
+    "images": 1000,
+    "corruptions": _THREE,
+    "some": _THREE,
+    "severities": (1, 3, 5),
+    "gradual": _THREE[:1],
+    "gradual_images": 1000,
+}
 
 QUICK = _scale(
     "quick",
     "At most two thousand images of each domain, one seed, severities 1, 3 and 5. Hours on two cores.",
-    _quick(_CIFAR10, fallback="embedded", images=2000, corruptions=_CIFAR10.corruptions),
-    _quick(_CIFAR100),
-    _quick(
+    _reduced(_CIFAR10, _QUICK, fallback="embedded", images=2000, corruptions=_CIFAR10.corruptions),
+    _reduced(_CIFAR100, _QUICK),
+    _reduced(
         _CIFAR100,
+        _QUICK,
         name="cifar100-wide",
         some=_THREE[:1],
         network="a WRN-40-2 trained by cretta; the paper's is a WRN-28-10",
     ),
     # The network scales these images up: batches of 1 000 would take tens of gigabytes.
-    _quick(_TINY, images=500, batch_size=100),
-    _quick(
+    _reduced(_TINY, _QUICK, images=500, batch_size=100),
+    _reduced(
         _IMAGENET,
+        _QUICK,
         images=256,
         size=128,
         options=(("tea", (("lr", 2.5e-4), ("replay", 1000))),),
@@ -183,8 +185,9 @@ QUICK = _scale(
             "TEA starts from 1 000 samples, not 10 000, which would take gigabytes at this size.",
         ),
     ),
-    _quick(
+    _reduced(
         _PACS,
+        _QUICK,
         images=200,
         options=(("tea", (("sampling_steps", 20), ("replay", 500))),),
         remarks=(*_PACS.remarks, "At this scale TEA takes 20 steps, from 500 samples."),
@@ -194,19 +197,15 @@ QUICK = _scale(
 )
 
 _TWO = ("gaussian_noise", "fog")
-
-
-def _smoke(family: Family, **changes: Any) -> Family:
-    fewer: dict[str, Any] = {
-        "images": 32,
-        "batch_size": 16,
-        "corruptions": _TWO,
-        "some": _TWO,
-        "severities": (1, 5),
-        "gradual": _TWO[:1],
-        "gradual_images": 10,
-    }
-    return dataclasses.replace(family, **{**fewer, **changes})
+_SMOKE: dict[str, Any] = {
+    "images": 32,
+    "batch_size": 16,
+    "corruptions": _TWO,
+    "some": _TWO,
+    "severities": (1, 5),
+    "gradual": _TWO[:1],
+    "gradual_images": 10,
+}
 
 
 def _trained_first(model: str, paper: str, images: int) -> dict[str, Any]:
@@ -221,19 +220,20 @@ def _trained_first(model: str, paper: str, images: int) -> dict[str, Any]:
 SMOKE = _scale(
     "smoke",
     "That everything runs: 32 images of each domain, two corruptions, small networks. Its numbers mean nothing.",
-    _smoke(_CIFAR10, data="embedded"),
-    _smoke(_CIFAR100, **_trained_first("cifar100", "RobustBench's WRN-40-2", 25_000)),
-    _smoke(_CIFAR100_WIDE, some=_TWO[:1], **_trained_first("cifar100", "a WRN-28-10", 25_000)),
-    _smoke(_TINY, size=32, **_trained_first("tiny-imagenet", "a WRN-28-10", 20_000)),
-    _smoke(
+    _reduced(_CIFAR10, _SMOKE, data="embedded"),
+    _reduced(_CIFAR100, _SMOKE, **_trained_first("cifar100", "RobustBench's WRN-40-2", 25_000)),
+    _reduced(_CIFAR100_WIDE, _SMOKE, some=_TWO[:1], **_trained_first("cifar100", "a WRN-28-10", 25_000)),
+    _reduced(_TINY, _SMOKE, size=32, **_trained_first("tiny-imagenet", "a WRN-28-10", 20_000)),
+    _reduced(
         _IMAGENET,
+        _SMOKE,
         images=16,
         batch_size=8,
         size=64,
         options=(("tea", (("lr", 2.5e-4), ("replay", 100))),),
         remarks=(*_IMAGENET.remarks, "TEA starts from 100 samples, not 10 000."),
     ),
-    _smoke(_PACS, images=20, size=32, **_trained_first("pacs-{source}", "not named", 6000)),
+    _reduced(_PACS, _SMOKE, images=20, size=32, **_trained_first("pacs-{source}", "not named", 6000)),
     seeds=(0,),
     betas=(0.5, 1.0, 2.0),
     comparable=False,
