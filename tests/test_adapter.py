@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import subprocess
 import sys
 import threading
@@ -1702,27 +1701,6 @@ def test_batches_of_changing_size() -> None:
 
 
 # The public surface.
-
-
-def test_public_names_and_signatures() -> None:
-    def shown(function: Callable[..., object]) -> list[str]:
-        return [
-            p.name + ("" if p.default is p.empty else f"={p.default!r}")
-            for p in inspect.signature(function).parameters.values()
-        ]
-
-    assert shown(cretta.energy) == ["logits", "temperature=1.0"]
-    assert shown(cretta.adapt) == ["net", "method='cretta'", "buffer=None", "preset=None", "options"]
-    assert shown(cretta.SourceBuffer)[:3] == ["images", "labels=None", "augment='rotate'"]
-    assert shown(cretta.SourceBuffer.sample)[:4] == ["dataset", "size=0.1", "select='random'", "seed=0"]
-    assert shown(cretta.CreTTA)[:2] == ["net", "buffer=None"]
-    assert shown(cretta.methods.names) == []
-    assert shown(cretta.data.corrupt)[:4] == ["images", "name", "severity=5", "seed=0"]
-    assert shown(cretta.metrics.calibration_error)[:3] == ["probabilities", "labels", "bins=10"]
-    for name in ("predict", "reset", "save", "restore", "__call__"):
-        assert callable(getattr(cretta.Adapter, name))
-    assert set(cretta.__all__) <= set(dir(cretta))
-    assert shown(cretta.models.load)[:1] == ["name"]
 
 
 def test_the_readme_lines_of_the_design() -> None:

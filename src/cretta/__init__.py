@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cretta.functional import energy
     from cretta.method import Facts, Objective, Options, Record
     from cretta.methods import adapt
-    from cretta.methods.cretta import CreTTA
+    from cretta.methods.signatures import CreTTA
     from cretta.monitor.collapse import CollapseWarning, Guard
 
 __version__ = "0.1.0"

@@ -180,7 +180,7 @@ class Network:
 
     def _run(self, x: Tensor, role: Role, *, plain: bool = False) -> Tensor:
         try:
-            if not self._accelerator.chosen:
+            if not self._accelerator.chosen and not plain:
                 self.statistics.role = "probe"
                 self._accelerator.choose(x.detach(), dataclasses.replace(self.arguments), self._logits)
             self.statistics.role = role

@@ -207,7 +207,7 @@ def test_a_step_that_is_not_finite_is_left_out(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_passes_per_batch_are_as_declared(name: str) -> None:
     """Counted after four batches, when what is computed once per source sample is cached."""
-    defaults = {"sampling_steps": 20, "replay": 30} if name == "tea" else {}
+    defaults: dict[str, Any] = {"sampling_steps": 20} if name == "tea" else {}
     model = make(name, **defaults)
     for seed in range(4):
         model(images(10, seed))

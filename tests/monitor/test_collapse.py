@@ -253,8 +253,8 @@ def test_a_camera_that_stands_still_raises_no_alarm(method: str) -> None:
 class Idle(Patient):
     name = "idle"
 
-    def update(self, x: Tensor, objective: Objective) -> str:
-        return ""
+    def update(self, x: Tensor, objective: Objective) -> None:
+        """Take no step."""
 
 
 @pytest.mark.parametrize("predict", ["before", "after"])
