@@ -4,12 +4,10 @@ An image is the one that `corrupted` gives, whatever the number of threads and h
 """
 
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, TypeVar, get_args
+from typing import IO, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +22,8 @@ from cretta.data.registry import dataset_path, release
 from cretta.data.releases import data_root
 from cretta.data.tiny_imagenet import tiny_imagenet_200
 from cretta.errors import OptionError
+from cretta.prefetch import prefetch
 
-Result = TypeVar("Result")
 Format = Literal["png", "jpeg"]
 Progress = Callable[[str, int, int], None]
 """Hears which domain gets how many images more, and how many are to be made in all."""
@@ -228,7 +226,9 @@ def make_files(
             return f"{corruption}/{severity}", len(indices)
 
         # A thread takes a piece from decoding to writing: that keeps all cores at work and few images in memory.
-        for domain, count in _on_threads(count_workers(workers), make, _pieces(lost)):
+        threads = count_workers(workers)
+        pieces = prefetch(lambda piece: make(*piece), _pieces(lost), depth=4 * threads, threads=threads)
+        for domain, count in pieces:
             progress(domain, count, new)
         return Made(folder.folder, new, len(lost) * len(names) - new, len(names))
 
@@ -243,24 +243,6 @@ def _pieces(lost: Mapping[tuple[str, int], NDArray[np.intp]]) -> Iterator[tuple[
     for (corruption, severity), indices in lost.items():
         for at in range(0, len(indices), _FILES):
             yield corruption, severity, indices[at : at + _FILES].tolist()
-
-
-def _on_threads(
-    threads: int, function: Callable[..., Result], pieces: Iterable[tuple[object, ...]]
-) -> Iterator[Result]:
-    """Results in order, with few pieces submitted ahead: there may be millions."""
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[Result]] = deque()
-        try:
-            for piece in pieces:
-                if len(waiting) >= 4 * threads:
-                    yield waiting.popleft().result()
-                waiting.append(pool.submit(function, *piece))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for each in waiting:
-                each.cancel()
 
 
 def _check(corruptions: Sequence[str], severities: Sequence[int], seed: int, parameters: str | None) -> tuple[str, ...]:

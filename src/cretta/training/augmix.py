@@ -1,8 +1,8 @@
-"""AugMix (Hendrycks et al., 2020) for a whole batch at once.
+"""AugMix (Hendrycks et al., 2020) for a batch at once.
 
 Operations and their ranges are those of the published code, which works image by image with Pillow: nine of them, none
 of which is one of the corruptions to be tested on. Here the five geometric ones are one resampling of all images, the
-four tonal ones tables of 256 entries an image and channel.
+four tonal ones tables of 256 entries per image and channel.
 """
 
 import math
@@ -20,7 +20,7 @@ OPERATIONS = 9
 def augmix(
     images: Tensor, generator: torch.Generator, *, severity: float = 3.0, width: int = 3, depth: int = 3
 ) -> Tensor:
-    """(1 − m) x + m Σ w_k chain_k(x): uint8 (N, 3, H, W) → float in [0, 1].
+    """Return (1 − m) x + m Σ w_k chain_k(x): uint8 (N, 3, H, W) → float in [0, 1].
 
     ``width`` chains of 1 to ``depth`` random operations, weights w ~ Dirichlet(1), m ~ Beta(1, 1), all drawn for each
     image on its own.
@@ -44,7 +44,7 @@ def augmix(
         signs = torch.where(uniform(len(chains)) < 0.5, -1.0, 1.0)
         going = torch.nonzero(lengths > step).flatten()
         chains[going] = apply(chains[going], operations[going], levels[going], signs[going])
-    # A Dirichlet(1, …, 1) is the normalised row of exponential variates.
+    # A Dirichlet(1, …, 1) is the normalized row of exponential variates.
     weights = -torch.log1p(-uniform(count, width))
     weights = weights / weights.sum(1, keepdim=True)
     share = uniform(count, 1)
@@ -54,7 +54,7 @@ def augmix(
 
 
 def apply(images: Tensor, operations: Tensor, levels: Tensor, signs: Tensor) -> Tensor:
-    """One operation each, by number, at levels from 0 to 10; bytes in and out."""
+    """Apply one operation per image, by number, at levels from 0 to 10; bytes in and out."""
     result = images.clone()
     geometric = torch.nonzero(operations >= ROTATE).flatten()
     if len(geometric):
@@ -70,7 +70,7 @@ def apply(images: Tensor, operations: Tensor, levels: Tensor, signs: Tensor) -> 
 
 
 def _matrices(operations: Tensor, levels: Tensor, signs: Tensor, side: int) -> Tensor:
-    """Where each output pixel comes from: (N, 2, 3), in pixels, as Pillow's affine transform takes them."""
+    """Return where output pixels come from: (N, 2, 3), in pixels, as Pillow's affine transform takes them."""
     matrices = torch.zeros(len(operations), 2, 3)
     matrices[:, 0, 0] = matrices[:, 1, 1] = 1
     shear = levels * 0.3 / 10 * signs
@@ -86,11 +86,11 @@ def _matrices(operations: Tensor, levels: Tensor, signs: Tensor, side: int) -> T
 
 
 def _resampled(images: Tensor, matrices: Tensor) -> Tensor:
-    """Bilinear; what comes from outside of the image is black, as with Pillow."""
+    """Resample bilinearly; what comes from outside of the image is black, as with Pillow."""
     height, width = images.shape[2:]
     y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
-    places = torch.stack((x, y, torch.ones_like(x)), 2).to(images.device)
-    source = torch.einsum("nij,hwj->nhwi", matrices, places)
+    positions = torch.stack((x, y, torch.ones_like(x)), 2).to(images.device)
+    source = torch.einsum("nij,hwj->nhwi", matrices, positions)
     size = torch.tensor((width, height), device=images.device)
     sampled = F.grid_sample(images.float(), source / size * 2 - 1, "bilinear", "border", align_corners=False)
     inside = ((source >= 0) & (source < size)).all(3).unsqueeze(1)

@@ -97,7 +97,7 @@ def train(
 ) -> Trained:
     """Train ``model`` in place and write its weights, with ``facts`` about them, to ``output``.
 
-    Every ``save_every`` seconds, and when interrupted, the whole state is written to ``<output>.checkpoint``; a call
+    Every ``save_every`` seconds, and when interrupted, the complete state is written to ``<output>.checkpoint``; a call
     with the same arguments resumes from it. ``settings`` are stored in it for :func:`checkpoint_settings`. The output's
     name with the suffix .csv holds the log, one row per epoch.
     """
@@ -310,10 +310,10 @@ class _Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         logits = self.forward(_channels_last(torch.cat(views).to(self.device)))
-        each = logits.chunk(len(views))
-        loss = F.cross_entropy(each[0], labels.to(self.device))
+        by_view = logits.chunk(len(views))
+        loss = F.cross_entropy(by_view[0], labels.to(self.device))
         if len(views) > 1:
-            loss = loss + self.recipe.jsd * jensen_shannon(each)
+            loss = loss + self.recipe.jsd * jensen_shannon(by_view)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -401,9 +401,9 @@ class _Training:
             tensors |= {f"average.{name}": value for name, value in self.average.items()}
         tensors |= {f"best.{name}": value for name, value in self.best.items()}
         log = [{name: _finite(value) for name, value in dataclasses.asdict(row).items()} for row in self.log]
-        place = {"step": self.step, "seconds": self.seconds, "losses": self.losses, "averaged": self.averaged}
+        progress = {"step": self.step, "seconds": self.seconds, "losses": self.losses, "averaged": self.averaged}
         about = {"kind": KIND, "about": self.about, "settings": self.settings, "backend": self.backend, "log": log}
-        tensorfile.write(path, tensors, {**about, **place})
+        tensorfile.write(path, tensors, {**about, **progress})
 
     def restore(self, path: Path) -> None:
         tensors, facts = tensorfile.read(path, KIND)
@@ -440,7 +440,7 @@ def learn_norm_and_head(model: nn.Module) -> None:
 
 def jensen_shannon(logits: tuple[Tensor, ...]) -> Tensor:
     """Return the mean over the batch of JSD(p_1, …, p_n) = H(mean p) − mean H(p), in nats."""
-    probabilities = [each.softmax(1) for each in logits]
+    probabilities = [view.softmax(1) for view in logits]
     log_mixture = torch.stack(probabilities).mean(0).clamp(1e-7, 1).log()
     divergences = [F.kl_div(log_mixture, p, reduction="batchmean") for p in probabilities]
     return torch.stack(divergences).mean()
