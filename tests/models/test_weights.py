@@ -128,6 +128,14 @@ def test_the_index_is_what_the_loader_reads(shipped_copy: Path) -> None:
     assert load("renamed").classes == 10
 
 
+def test_every_shipped_model_has_a_card() -> None:
+    for name in names():
+        entry = weights.card(name)
+        assert len(entry["class_names"]) == load(name).classes
+        for field in ("license", "trained_on", "recipe", "input", "side", "scores"):
+            assert entry[field], (name, field)
+
+
 # Architectures
 
 

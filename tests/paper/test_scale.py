@@ -15,6 +15,7 @@ import typer
 from fake_results import everything, results
 from PIL import Image
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from cretta.bench import RunContext
 from cretta.cli import app
@@ -180,6 +181,15 @@ def test_a_missing_network_names_its_training_command(drawings: Path) -> None:
     assert f"{drawings}/models/pacs-{{source}}.safetensors does not exist for every source domain" in reasons[run]
     assert f"Make it with: mkdir -p {drawings}/models && cretta train pacs --root {drawings} --size 224" in reasons[run]
     assert f"--output '{drawings}/models/pacs-{{source}}.safetensors'" in reasons[run]
+
+
+def test_the_command_looks_for_networks_in_the_users_folder(drawings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(drawings)
+    options = ["--scale", "quick", "--plan", "--root", str(drawings), "--models", "mine"]
+    result = CliRunner().invoke(app, ["reproduce", "pacs", *options])
+    assert result.exit_code == 0, result.output
+    assert "mine/pacs-{source}.safetensors does not exist for every source domain" in result.output
+    assert "--output 'mine/pacs-{source}.safetensors'" in result.output
 
 
 def test_a_network_whose_package_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
