@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cretta.cli.console import app, print_facts
+from cretta.cli.app import app
+from cretta.cli.console import print_facts
 
 DEVELOPMENT = ("docs", "lint", "test")
 """Extras for work on cretta itself, which are not shown."""
