@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cretta.cli.app import app
-from cretta.cli.console import print_facts
+from cretta.cli.console import print_table
 
 DEVELOPMENT = ("docs", "lint", "test")
 """Extras for work on cretta itself, which are not shown."""
@@ -19,7 +19,7 @@ def info() -> None:
 
         cretta info
     """
-    print_facts(_facts())
+    print_table(_facts())
 
 
 def _facts() -> Iterator[tuple[str, str]]:
