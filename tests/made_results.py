@@ -15,10 +15,10 @@ def made_row(batch: int, domain: str, images: int, skill: float, draw: random.Ra
     count, confidence, right = [0] * BINS, [0.0] * BINS, [0] * BINS
     for _ in range(images):
         sure = min(0.999, max(0.11, draw.betavariate(5, 1.6)))
-        place = min(BINS - 1, int(sure * BINS))
-        count[place] += 1
-        confidence[place] += sure
-        right[place] += draw.random() < sure - 0.3 + 0.35 * skill
+        index = min(BINS - 1, int(sure * BINS))
+        count[index] += 1
+        confidence[index] += sure
+        right[index] += draw.random() < sure - 0.3 + 0.35 * skill
     return BatchRow(
         batch=batch,
         domain=domain,
@@ -74,8 +74,8 @@ def made_result(
     }
     draw = random.Random(repr(described))
     rows = [
-        made_row(place * batches + batch, domain, images, skill, draw, learns=method == "cretta")
-        for place, domain in enumerate(domains)
+        made_row(index * batches + batch, domain, images, skill, draw, learns=method == "cretta")
+        for index, domain in enumerate(domains)
         for batch in range(batches)
     ]
     return Result(
@@ -98,8 +98,8 @@ def comparison(
 ) -> list[Result]:
     """Methods on two shifts, each better than the one before."""
     return [
-        made_result(method, (shift,), seed, skill=0.2 + 0.3 * place, images=images)
-        for place, method in enumerate(methods)
+        made_result(method, (shift,), seed, skill=0.2 + 0.3 * index, images=images)
+        for index, method in enumerate(methods)
         for shift in ("fog/5", "snow/5")
         for seed in range(seeds)
     ]

@@ -28,15 +28,15 @@ def group(method: str, rows: Sequence[BatchRow], domains: tuple[str, ...] = DOMA
 
 def batch(right: int, confidence: float, *, images: int = 10, domain: str = "fog/5") -> BatchRow:
     """Predictions of one confidence, so many of them right."""
-    place = int(10 * confidence)
+    index = int(10 * confidence)
     made = made_row(0, domain, images, 0.5, random.Random(0), learns=False)
     return dataclasses.replace(
         made,
         right=right,
         confidence=images * confidence,
-        bin_images=tuple(images * (bin == place) for bin in range(10)),
-        bin_confidence=tuple(images * confidence * (bin == place) for bin in range(10)),
-        bin_right=tuple(right * (bin == place) for bin in range(10)),
+        bin_images=tuple(images * (bin == index) for bin in range(10)),
+        bin_confidence=tuple(images * confidence * (bin == index) for bin in range(10)),
+        bin_right=tuple(right * (bin == index) for bin in range(10)),
     )
 
 
@@ -56,8 +56,8 @@ def test_the_default_stream_passes_through_eight_shifts_with_different_images() 
     }  # fmt: skip
     assert context.images(runs[0]) == 3200
     labels = cretta.data.embedded("test").labels
-    for place, domain in enumerate(runs[0].domains):
-        start = 400 * (place % 5)
+    for index, domain in enumerate(runs[0].domains):
+        start = 400 * (index % 5)
         assert np.array_equal(context.domain(runs[0], domain).labels, labels[start : start + 400])
     buffer = context.buffer(runs[3])
     assert buffer is not None
@@ -75,10 +75,10 @@ def test_the_stream_measures_what_a_plain_loop_without_reset_measures(tmp_path: 
     ((run, result),) = run_all(runs, Store(tmp_path), context)
     test, model = cretta.data.embedded("test"), cretta.adapt(cretta.models.load("wrn-40-2-cifar10"), "tent", seed=3)
     rows = iter(result.rows)
-    for place, shift in enumerate(demo.SHIFTS):
-        images = cretta.data.corrupt(test.images[8 * place : 8 * place + 8], shift, severity=5, seed=0)
-        labels = torch.from_numpy(test.labels[8 * place : 8 * place + 8])
-        for chosen in torch.from_numpy(np.random.default_rng(3 + place).permutation(8)).split(4):
+    for index, shift in enumerate(demo.SHIFTS):
+        images = cretta.data.corrupt(test.images[8 * index : 8 * index + 8], shift, severity=5, seed=0)
+        labels = torch.from_numpy(test.labels[8 * index : 8 * index + 8])
+        for chosen in torch.from_numpy(np.random.default_rng(3 + index).permutation(8)).split(4):
             logits = model(torch.from_numpy(images)[chosen].permute(0, 3, 1, 2).float() / 255)
             row = next(rows)
             assert row.domain == f"{shift}/5"

@@ -50,11 +50,11 @@ Open = Callable[..., "Page"]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+    executable = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
         pytest.skip(f"none of {', '.join(BROWSERS)} is there, nor named by $CHROMIUM: the page is not looked at")
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found, args=list(ARGUMENTS), timeout=PATIENCE)
+        launched = playwright.chromium.launch(executable_path=executable, args=list(ARGUMENTS), timeout=PATIENCE)
         yield launched
         launched.close()
 
@@ -91,7 +91,7 @@ def visit(browser: Browser) -> Iterator[Open]:
 
 def numbers_table() -> Table:
     values = (9.5, 100.0, -1.0, None, 10.0, 2.0, 30.0)
-    rows = tuple(Row(f"row {place + 1}", (Cell(value, 0.25), Cell(printed=1.0))) for place, value in enumerate(values))
+    rows = tuple(Row(f"row {index + 1}", (Cell(value, 0.25), Cell(printed=1.0))) for index, value in enumerate(values))
     return Table("numbers", "Numbers", "name", (Column("value", better="lower"), Column("other")), rows)
 
 
@@ -119,13 +119,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def column(page: Page, table: str, place: int) -> list[str]:
+def column(page: Page, table: str, index: int) -> list[str]:
     """The texts of a column, the row's name being the first."""
-    found: list[str] = page.eval_on_selector_all(
-        f"[data-table='{table}'] tbody tr:not(.group) > :nth-child({place + 1})",
+    texts: list[str] = page.eval_on_selector_all(
+        f"[data-table='{table}'] tbody tr:not(.group) > :nth-child({index + 1})",
         "cells => cells.map(cell => cell.firstChild.textContent.trim())",
     )
-    return found
+    return texts
 
 
 def header(page: Page, table: str, title: str) -> Locator:
@@ -344,7 +344,7 @@ def test_charts_by_touch(visit: Open, report: Path) -> None:
     session = page.context.new_cdp_session(page)
 
     def touch(kind: str, *xs: float, **options: float) -> None:
-        points = [{"x": each, "y": y, "id": place} for place, each in enumerate(xs)]
+        points = [{"x": node, "y": y, "id": index} for index, node in enumerate(xs)]
         session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points, **options})
 
     touch("touchStart", x - 60)
@@ -376,8 +376,8 @@ def test_reliability_diagrams_of_the_chosen_runs(visit: Open, report: Path) -> N
     assert diagrams.count() == 3
     results = [made_result("source", ("snow/5",), seed, skill=0.2) for seed in (0, 1)]
     errors = [100 * result.of().calibration_error for result in results]
-    told = f"ECE {np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f} %, 2 seeds"
-    assert told in diagrams.first.inner_text()
+    summary = f"ECE {np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f} %, 2 seeds"
+    assert summary in diagrams.first.inner_text()
     rows = [row for result in results for row in result.rows]
     count, sure, right = (
         sum(getattr(row, name)[9] for row in rows) for name in ("bin_images", "bin_confidence", "bin_right")
@@ -408,7 +408,7 @@ def test_no_diagram_stands_alone_in_a_row(visit: Open, tmp_path: Path, count: in
     page = visit(tmp_path / "page.html")
 
     def counted() -> list[int]:
-        tops = [round(box["y"]) for each in page.locator("#diagrams figure").all() if (box := each.bounding_box())]
+        tops = [round(box["y"]) for node in page.locator("#diagrams figure").all() if (box := node.bounding_box())]
         return [tops.count(top) for top in sorted(set(tops))]
 
     assert counted() == rows
@@ -424,7 +424,7 @@ def test_markers_at_both_ends_are_whole(visit: Open, report: Path) -> None:
     assert page.locator("#plots [clip-path] .marker").count() == 0
     surface = page.locator("[data-metric='accuracy'] .surface").bounding_box()
     assert surface
-    boxes = [box for each in drawn.all() if (box := each.bounding_box())]
+    boxes = [box for node in drawn.all() if (box := node.bounding_box())]
     edge = page.locator("[data-metric='accuracy'] .axis").bounding_box()
     assert edge
     # The first batch lies on the left edge of the plot: half of its marker is beyond, and none outside the chart.
@@ -436,7 +436,7 @@ def test_markers_at_both_ends_are_whole(visit: Open, report: Path) -> None:
 
 def test_runs_of_one_batch_have_a_sentence_in_place_of_curves(visit: Open, tmp_path: Path) -> None:
     results = [made_result(method, seed=seed, batches=1) for method in ("source", "tent") for seed in (0, 1)]
-    same = [dataclasses.replace(each, rows=results[0].rows) for each in results]  # the seeds see the same batch
+    same = [dataclasses.replace(node, rows=results[0].rows) for node in results]  # the seeds see the same batch
     write_page(same, tmp_path / "page.html")
     page = visit(tmp_path / "page.html", curves=False)
     assert page.locator("#plots figure:visible").count() == 0
@@ -470,7 +470,7 @@ def test_tables_of_all_measures_fit_the_page(visit: Open, tmp_path: Path, width:
     ]
     write_page(results, tmp_path / "page.html")
     page = visit(tmp_path / "page.html", viewport={"width": width, "height": 900})
-    page.evaluate("document.querySelectorAll('details[data-table]').forEach(each => each.open = true)")
+    page.evaluate("document.querySelectorAll('details[data-table]').forEach(node => node.open = true)")
     settle(page)
     assert page.locator("[data-table='runs'] thead th").count() == 14
     for box in page.locator("#table-list .scroll").all():
@@ -494,7 +494,7 @@ def test_a_single_chart_stands_beside_the_best(visit: Open, tmp_path: Path, widt
 def test_curves_fill_their_rows(visit: Open, tmp_path: Path) -> None:
     write_page([made_result("source")], tmp_path / "page.html")  # three measures, two in a row
     page = visit(tmp_path / "page.html")
-    first, _, last = [box for each in page.locator("#plots figure:visible").all() if (box := each.bounding_box())]
+    first, _, last = [box for node in page.locator("#plots figure:visible").all() if (box := node.bounding_box())]
     assert last["y"] > first["y"]
     assert last["width"] > 1.9 * first["width"]
 
@@ -526,15 +526,15 @@ def test_settings_are_complete(visit: Open, report: Path) -> None:
 
 def test_readable_on_a_phone(visit: Open, report: Path) -> None:
     page = visit(report, viewport=PHONE, has_touch=True, is_mobile=True)
-    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    page.evaluate("document.querySelectorAll('details').forEach(node => node.open = true)")
     settle(page)
     assert page.evaluate("document.scrollingElement.scrollWidth") <= 360
     for table in page.locator("#table-list table").all():
         assert table.evaluate("table => table.closest('.scroll').getBoundingClientRect().right") <= 360
     small = page.evaluate(
-        "[...document.querySelectorAll('main *')].filter(each => each.childElementCount === 0"
-        " && each.textContent.trim() && !each.closest('svg')"
-        " && parseFloat(getComputedStyle(each).fontSize) < 11).length"
+        "[...document.querySelectorAll('main *')].filter(node => node.childElementCount === 0"
+        " && node.textContent.trim() && !node.closest('svg')"
+        " && parseFloat(getComputedStyle(node).fontSize) < 11).length"
     )
     assert small == 0
     tallest = page.eval_on_selector_all("[data-table='runs'] tbody tr", "rows => rows.map(row => row.offsetHeight)")
@@ -552,7 +552,7 @@ def test_light_and_dark(visit: Open, report: Path, scheme: str) -> None:
     page = visit(report, color_scheme=scheme)
 
     def brightness(selector: str, name: str) -> float:
-        color = page.eval_on_selector(selector, f"each => getComputedStyle(each).{name}")
+        color = page.eval_on_selector(selector, f"node => getComputedStyle(node).{name}")
         red, green, blue = (int(part) / 255 for part in re.findall(r"\d+", color)[:3])
         return float(0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2)
 
@@ -581,7 +581,7 @@ def test_hostile_names_stay_text(visit: Open, tmp_path: Path) -> None:
         title=HOSTILE,
     )
     page = visit(tmp_path / "page.html")
-    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    page.evaluate("document.querySelectorAll('details').forEach(node => node.open = true)")
     settle(page)
     x, y, *_ = middle(page)
     page.mouse.move(x, y)
@@ -594,11 +594,11 @@ def test_hostile_names_stay_text(visit: Open, tmp_path: Path) -> None:
 
 def test_names_in_the_page_are_unique(visit: Open, report: Path) -> None:
     page = visit(report)
-    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    page.evaluate("document.querySelectorAll('details').forEach(node => node.open = true)")
     settle(page)
     twice = page.evaluate(
-        "(() => { const ids = [...document.querySelectorAll('[id]')].map(each => each.id);"
-        " return ids.filter((id, place) => ids.indexOf(id) !== place); })()"
+        "(() => { const ids = [...document.querySelectorAll('[id]')].map(node => node.id);"
+        " return ids.filter((id, index) => ids.indexOf(id) !== index); })()"
     )
     assert twice == []
 

@@ -38,10 +38,10 @@ def slow(probabilities: Tensor, labels: Tensor, bins: int) -> float:
             (confidence, row.index(confidence) == label)
         )
     total = 0.0
-    for found in members.values():
-        mean = sum(c for c, _ in found) / len(found)
-        right = sum(r for _, r in found) / len(found)
-        total += len(found) / len(labels) * abs(mean - right)
+    for pairs in members.values():
+        mean = sum(c for c, _ in pairs) / len(pairs)
+        right = sum(r for _, r in pairs) / len(pairs)
+        total += len(pairs) / len(labels) * abs(mean - right)
     return total
 
 
@@ -79,12 +79,12 @@ def test_errors_of_one_bin_cancel_and_those_of_two_do_not() -> None:
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below(edge: float, dtype: torch.dtype) -> None:
     # With its neighbour below in one bin: |edge + (edge - 0.05) - 1| / 2.
     together = abs(2 * edge - 0.05 - 1) / 2
-    found = calibration_error(two([edge, edge - 0.05], dtype), labels_of([True, False]))
-    assert found == pytest.approx(together, abs=1e-6)
+    value = calibration_error(two([edge, edge - 0.05], dtype), labels_of([True, False]))
+    assert value == pytest.approx(together, abs=1e-6)
     # With its neighbour above in two: (|edge - 1| + |edge + 0.05 - 0|) / 2.
     apart = (1 - edge + edge + 0.05) / 2
-    found = calibration_error(two([edge, edge + 0.05], dtype), labels_of([True, False]))
-    assert found == pytest.approx(apart, abs=1e-6)
+    value = calibration_error(two([edge, edge + 0.05], dtype), labels_of([True, False]))
+    assert value == pytest.approx(apart, abs=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -102,8 +102,8 @@ def test_low_edges(edge: float, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_full_confidence_is_in_the_last_bin(dtype: torch.dtype) -> None:
     # With 0.95 in (0.9, 1]: |1 + 0.95 - 1| / 2 = 0.475.
-    found = calibration_error(two([1.0, 0.95], dtype), labels_of([True, False]))
-    assert found == pytest.approx(0.475, abs=2e-3)
+    value = calibration_error(two([1.0, 0.95], dtype), labels_of([True, False]))
+    assert value == pytest.approx(0.475, abs=2e-3)
     assert calibration_error(two([1.0, 1.0], dtype), labels_of([True, True])) == 0.0
     assert calibration_error(two([1.0, 1.0], dtype), labels_of([False, False])) == 1.0
 
@@ -158,8 +158,8 @@ def test_values_can_be_read_at_any_time() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_probabilities_are_taken(dtype: torch.dtype) -> None:
     probabilities, labels = random_predictions(200)
-    found = calibration_error(probabilities.to(dtype), labels)
-    assert found == pytest.approx(calibration_error(probabilities, labels), abs=0.02)
+    value = calibration_error(probabilities.to(dtype), labels)
+    assert value == pytest.approx(calibration_error(probabilities, labels), abs=0.02)
 
 
 @pytest.mark.parametrize("bins", [0, -1, 1.5, 10.0, True, None, "10"])

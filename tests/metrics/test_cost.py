@@ -181,7 +181,7 @@ def test_paper_flops_of_a_network_are_those_of_source() -> None:
     assert net.training
 
 
-def test_augmentations_are_no_network() -> None:
+def test_augmentations_are_not_a_network() -> None:
     rotated = cretta.SourceBuffer(textbook.source_images(BUFFERED), augment="rotate")
     assert paper_flops(adapter("cretta", buffer=rotated), batch()) == SIZE * (3 * BATCH + RUNNING)
 
@@ -216,10 +216,10 @@ def test_source_is_the_papers_number_and_linear_in_the_batch(wide_resnet: WideRe
 )
 def test_methods_as_the_paper_counts(wide_resnet: WideResNet, method: str, by_batch: int, by_training: int) -> None:
     model = adapter(method, wide_resnet, buffer=cretta.SourceBuffer(images(4), augment="none"))
-    found = paper_flops(model, images(2), scale_to=200)
-    assert found == by_batch * (WRN + WRN_STATISTICS) + by_training * WRN
+    operations = paper_flops(model, images(2), scale_to=200)
+    assert operations == by_batch * (WRN + WRN_STATISTICS) + by_training * WRN
     if method == "cretta":
-        assert found / 1e9 == pytest.approx(527.40, abs=0.005)
+        assert operations / 1e9 == pytest.approx(527.40, abs=0.005)
 
 
 def test_what_is_said_of_the_papers_other_numbers() -> None:
@@ -265,7 +265,7 @@ def test_functional_in_place_and_operator_forms_count() -> None:
 
 
 @pytest.mark.parametrize("form", ["traced", "exported"])
-def test_networks_that_are_no_python_count_too(form: str) -> None:
+def test_traced_and_exported_networks_count_too(form: str) -> None:
     net, x = textbook.small_net(width=WIDTH), batch()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what PyTorch thinks of its own
@@ -285,7 +285,7 @@ def test_wrong_scales(scale_to: Any) -> None:
 # Memory. A float takes 4 bytes.
 
 
-def test_a_pass_forward_and_back_by_hand() -> None:
+def test_a_forward_and_backward_pass_by_hand() -> None:
     x, weight = torch.randn(100, 50), torch.randn(30, 50, requires_grad=True)
     with StoragePeak() as meter:
         hidden = F.linear(x, weight)
@@ -293,7 +293,7 @@ def test_a_pass_forward_and_back_by_hand() -> None:
         active = torch.relu(hidden)
         assert meter.now == 2 * 100 * 30 * 4
         del hidden
-        # The graph keeps what the activation returned, not what it was given.
+        # The graph saves the output of the activation, not its input.
         assert meter.now == 100 * 30 * 4
         loss = active.sum()
         del active
@@ -306,7 +306,7 @@ def test_a_pass_forward_and_back_by_hand() -> None:
     assert meter.peak == 2 * 100 * 30 * 4 + 4 + 4
 
 
-def test_what_is_kept_for_the_pass_back_counts_and_is_freed_by_it() -> None:
+def test_what_is_saved_for_the_backward_pass_counts_and_is_freed_by_it() -> None:
     x = torch.randn(1000, requires_grad=True)
     with StoragePeak() as meter:
         y = x
@@ -337,7 +337,7 @@ def test_views_and_in_place_operations_take_nothing() -> None:
         y += 1
         y.copy_(x)
         del y
-        # One element's view keeps all of it.
+        # A view of one element holds the storage of all.
         assert meter.now == meter.peak == 4000
         del part
         assert meter.now == 0
@@ -345,12 +345,12 @@ def test_views_and_in_place_operations_take_nothing() -> None:
 
 def test_the_size_is_that_of_the_type() -> None:
     with StoragePeak() as meter:
-        kept = [torch.zeros(10, dtype=dtype) for dtype in (torch.float64, torch.float16, torch.uint8)]
+        tensors = [torch.zeros(10, dtype=dtype) for dtype in (torch.float64, torch.float16, torch.uint8)]
         assert meter.now == 10 * (8 + 2 + 1)
         pair = torch.zeros(6).max(0)
-    # Two numbers, of 4 and of 8 bytes, over the 24 that they were found in.
+    # Two numbers, of 4 and of 8 bytes, above the 24 that the maximum is taken of.
     assert meter.peak == 110 + 24 + 4 + 8
-    del kept, pair
+    del tensors, pair
 
 
 def test_after_the_end_nothing_is_watched() -> None:
@@ -414,9 +414,9 @@ def residual_net() -> WideResNet:
 
 def norm_elements(net: WideResNet, x: Tensor) -> int:
     """Elements that enter norm layers, an image."""
-    found = []
+    counts = []
     hooks = [
-        module.register_forward_hook(lambda _, given, __: found.append(given[0].numel()))
+        module.register_forward_hook(lambda _, args, __: counts.append(args[0].numel()))
         for module in net.modules()
         if isinstance(module, nn.BatchNorm2d)
     ]
@@ -424,15 +424,15 @@ def norm_elements(net: WideResNet, x: Tensor) -> int:
         net(x)
     for hook in hooks:
         hook.remove()
-    return sum(found)
+    return sum(counts)
 
 
-@pytest.mark.parametrize(("fuse", "kept"), [(False, 2), (True, 1)])
-def test_cretta_keeps_two_graphs_where_tent_keeps_one(fuse: bool, kept: int) -> None:
+@pytest.mark.parametrize(("fuse", "saved"), [(False, 2), (True, 1)])
+def test_cretta_has_two_graphs_where_tent_has_one(fuse: bool, saved: int) -> None:
     net, x = residual_net(), images(10)
     buffer = cretta.SourceBuffer(images(20), augment="none")
-    # For the pass back a norm layer keeps its input, and an activation what it returned, unless told from the former.
-    graph = kept * norm_elements(net, x) * 4
+    # For the backward pass a norm layer saves its input, and an activation its output unless that can be recomputed.
+    graph = saved * norm_elements(net, x) * 4
     # And a block has its input, its output and what lies between.
     block = 7 * 10 * 16 * 32 * 32 * 4
     source, tent, two = (
@@ -445,10 +445,10 @@ def test_cretta_keeps_two_graphs_where_tent_keeps_one(fuse: bool, kept: int) -> 
 
 
 def test_a_replay_buffer_is_there_before_a_steady_step() -> None:
-    kept = 5000 * 3 * 8 * 8 * 4
+    replay = 5000 * 3 * 8 * 8 * 4
     first = peak_memory(adapter("tea", replay=5000), batch(), steady=False)
     steady = peak_memory(adapter("tea", replay=5000), batch())
-    assert steady < kept < first
+    assert steady < replay < first
 
 
 @pytest.mark.parametrize("method", cretta.methods.names())
@@ -471,15 +471,15 @@ def test_memory_of_a_gpu() -> None:
 
 def everything(model: AnyAdapter) -> dict[str, Tensor]:
     """All that evolves, all tensors of the adapting network and of the user's, and all gradients."""
-    found = model.state.snapshot()
-    for place, module in (("module", model.model.module), ("net", model.net)):
+    tensors = model.state.snapshot()
+    for prefix, module in (("module", model.model.module), ("net", model.net)):
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            found[f"{place}.{name}"] = tensor.detach().clone()
+            tensors[f"{prefix}.{name}"] = tensor.detach().clone()
             if tensor.grad is not None:
-                found[f"{place}.{name}.grad"] = tensor.grad.clone()
+                tensors[f"{prefix}.{name}.grad"] = tensor.grad.clone()
     if model._monitor is not None:
-        found |= {f"watch.{name}": value.clone() for name, value in model._monitor.snapshot().items()}
-    return found
+        tensors |= {f"watch.{name}": value.clone() for name, value in model._monitor.snapshot().items()}
+    return tensors
 
 
 @pytest.mark.filterwarnings("ignore::cretta.CollapseWarning")
@@ -525,6 +525,6 @@ def test_a_count_that_fails_leaves_no_hooks() -> None:
 
 
 def test_what_is_not_an_adapter_is_refused() -> None:
-    wrong: Any = textbook.small_net()
+    net: Any = textbook.small_net()
     with pytest.raises(OptionError, match=r"expected a cretta.Adapter.*got SmallNet"):
-        count_operations(wrong, batch())
+        count_operations(net, batch())

@@ -90,9 +90,9 @@ def test_agree_with_scikit_learn(classes: int, seed: int) -> None:
 
 def test_agree_with_torch_and_torchmetrics() -> None:
     logits, labels = random_logits(300, 7)
-    found = negative_log_likelihood(logits, labels)
-    assert found == pytest.approx(float(F.cross_entropy(logits, labels)), abs=1e-12)
-    assert math.exp(found) == pytest.approx(float(perplexity(logits[None], labels[None])), rel=1e-6)
+    value = negative_log_likelihood(logits, labels)
+    assert value == pytest.approx(float(F.cross_entropy(logits, labels)), abs=1e-12)
+    assert math.exp(value) == pytest.approx(float(perplexity(logits[None], labels[None])), rel=1e-6)
 
 
 def test_log_probabilities_are_logits() -> None:
@@ -125,10 +125,10 @@ def test_low_precision_is_added_up_in_double(dtype: torch.dtype) -> None:
 def test_streaming_equals_at_once(seed: int) -> None:
     logits, labels = random_logits(300, seed=seed)
     cuts = torch.randint(1, 40, (60,), generator=torch.Generator().manual_seed(seed)).cumsum(0)
-    places = cuts[cuts < 300].tolist()
+    indices = cuts[cuts < 300].tolist()
     parts = [
         BatchScores.of(part, part_labels)
-        for part, part_labels in zip(logits.tensor_split(places), labels.tensor_split(places), strict=True)
+        for part, part_labels in zip(logits.tensor_split(indices), labels.tensor_split(indices), strict=True)
     ]
     at_once = BatchScores.of(logits, labels)
     for total in (BatchScores.sum(parts), sum(parts[1:], start=parts[0])):

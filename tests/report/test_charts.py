@@ -42,9 +42,9 @@ def test_the_ending_decides_the_format(tmp_path: Path, form: str, start: bytes) 
 
 @pytest.mark.process
 def test_the_same_bytes_every_time_and_in_every_process() -> None:
-    given = chart(line("tent", 1, 2, deviation=(0.1, 0.2)), line("mine", 2, 3), kind="bar")
-    here = [hashlib.sha256(render(given, form)).hexdigest() for form in FORMATS]
-    assert here == [hashlib.sha256(render(given, form)).hexdigest() for form in FORMATS]
+    example = chart(line("tent", 1, 2, deviation=(0.1, 0.2)), line("mine", 2, 3), kind="bar")
+    here = [hashlib.sha256(render(example, form)).hexdigest() for form in FORMATS]
+    assert here == [hashlib.sha256(render(example, form)).hexdigest() for form in FORMATS]
     code = (
         "import hashlib; from cretta.report.content import *; from cretta.report.charts import *;"
         "x = Chart('name', 'Title', (Panel('panel', 'x', 'y', 'bar', (Series('tent', (0, 1), (1, 2), (0.1, 0.2)), "
@@ -62,10 +62,10 @@ def test_the_same_bytes_every_time_and_in_every_process() -> None:
 
 
 def test_no_date_in_any_file() -> None:
-    given = chart(line("tent", 1, 2))
-    assert b"<dc:date>" not in render(given, "svg")
-    assert b"CreationDate" not in render(given, "pdf")
-    with Image.open(io.BytesIO(render(given, "png"))) as image:
+    example = chart(line("tent", 1, 2))
+    assert b"<dc:date>" not in render(example, "svg")
+    assert b"CreationDate" not in render(example, "pdf")
+    with Image.open(io.BytesIO(render(example, "png"))) as image:
         assert "Software" not in image.info
 
 
@@ -90,8 +90,8 @@ def test_a_method_looks_the_same_whoever_stands_beside_it() -> None:
     assert alone["CreTTA"] == among["CreTTA"] == KNOWN["cretta"]
     assert among["BN Adapt"] == among["bn_adapt"] == KNOWN["bn_adapt"]
     assert among["mine"] == styles(["cretta", "mine"])["mine"]
-    for given in (chart(line("cretta", 1, 2)), chart(line("source", 2, 1), line("mine", 0, 1), line("cretta", 1, 2))):
-        assert "#d55e00" in render(given, "svg").decode()
+    for example in (chart(line("cretta", 1, 2)), chart(line("source", 2, 1), line("mine", 0, 1), line("cretta", 1, 2))):
+        assert "#d55e00" in render(example, "svg").decode()
 
 
 def test_names_stand_as_they_are_given() -> None:
@@ -113,10 +113,10 @@ def test_deviations_are_drawn() -> None:
 
 
 def test_bars_have_hatches_and_all_categories() -> None:
-    given = chart(
+    example = chart(
         Series("source", ("fog", "snow"), (1, 2)), Series("tent", ("snow", "blur"), (3, 4), (0.1, 0.2)), kind="bar"
     )
-    drawing = render(given, "svg", selectable=True)
+    drawing = render(example, "svg", selectable=True)
     assert drawing.count(b"<pattern") == 2
     assert [text for text in text_of(drawing) if text in ("fog", "snow", "blur")] == ["fog", "snow", "blur"]
 
@@ -132,8 +132,8 @@ def test_missing_data_is_stated() -> None:
 def test_a_line_of_one_point_is_a_sentence() -> None:
     single = text_of(render(chart(line("tent", 1), line("sar", 2)), "svg", selectable=True))
     assert "one value each: no curve to draw" in single
-    for given in (chart(line("tent", 1), line("sar", 2, 3)), chart(line("tent", 1), kind="scatter")):
-        assert "one value each: no curve to draw" not in text_of(render(given, "svg", selectable=True))
+    for example in (chart(line("tent", 1), line("sar", 2, 3)), chart(line("tent", 1), kind="scatter")):
+        assert "one value each: no curve to draw" not in text_of(render(example, "svg", selectable=True))
 
 
 def test_a_logarithmic_axis_includes_zero() -> None:

@@ -106,7 +106,7 @@ def test_the_mean_is_over_shifts_and_the_deviation_over_seeds() -> None:
     ]
     mean = sum(by_seed) / 3
     assert cell.value == pytest.approx(mean)
-    assert cell.deviation == pytest.approx(math.sqrt(sum((each - mean) ** 2 for each in by_seed) / 2))
+    assert cell.deviation == pytest.approx(math.sqrt(sum((item - mean) ** 2 for item in by_seed) / 2))
 
 
 def test_a_method_without_all_shifts_has_no_mean() -> None:
@@ -120,11 +120,11 @@ def test_a_method_without_all_shifts_has_no_mean() -> None:
 
 
 def test_what_diverged_is_not_hidden() -> None:
-    whole, broken = made_result("tent", seed=0), made_result("tent", seed=1)
+    complete, broken = made_result("tent", seed=0), made_result("tent", seed=1)
     rows = tuple(dataclasses.replace(row, negative_log_likelihood=math.nan) for row in broken.rows)
-    tables = summary_tables(grouped([whole, dataclasses.replace(broken, rows=rows)]))
-    place = next(place for place, column in enumerate(tables[0].columns) if column.title == "NLL")
-    value = tables[0].rows[0].cells[place].value
+    tables = summary_tables(grouped([complete, dataclasses.replace(broken, rows=rows)]))
+    index = next(index for index, column in enumerate(tables[0].columns) if column.title == "NLL")
+    value = tables[0].rows[0].cells[index].value
     assert value is not None
     assert math.isnan(value)
 
@@ -148,6 +148,6 @@ def test_several_settings_have_tables_and_charts_of_their_own() -> None:
     charts = summary_charts(groups)
     assert [chart.name for chart in charts] == ["accuracy-ece-1", "accuracy-ece-2"]
     series = charts[1].panels[0].series
-    assert [each.label for each in series] == ["source", "tent", "cretta"]
-    assert all(len(each.deviation) == len(each.x_deviation) == 1 for each in series)
+    assert [item.label for item in series] == ["source", "tent", "cretta"]
+    assert all(len(item.deviation) == len(item.x_deviation) == 1 for item in series)
     assert summary_charts(grouped([made_result()])) == []

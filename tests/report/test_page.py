@@ -69,10 +69,10 @@ def read(path: Path) -> Reader:
 
 
 def data_of(path: Path) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
-    assert found
-    told: dict[str, Any] = json.loads(found[1])
-    return told
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)
+    assert match
+    data: dict[str, Any] = json.loads(match[1])
+    return data
 
 
 def everything(path: Path, name: str = "plain") -> int:
@@ -178,7 +178,7 @@ def test_curves_are_the_measures_of_the_rows_so_far(tmp_path: Path) -> None:
     assert run["energy"] == pytest.approx([row.energy for row in rows], rel=1e-5)
     assert run["source"] == pytest.approx([row.source_energy for row in rows], rel=1e-5)
     assert run["skipped"] == [[2, "the loss is not finite"]]
-    assert [[data["names"][place], count] for place, count in run["domains"]] == [["fog/5", 6], ["snow/5", 6]]
+    assert [[data["names"][index], count] for index, count in run["domains"]] == [["fog/5", 6], ["snow/5", 6]]
     assert run["bins"][0] == [sum(row.bin_images[bin] for row in rows) for bin in range(10)]
     assert sum(run["bins"][2]) == sum(row.right for row in rows)
 
@@ -201,22 +201,22 @@ def test_batches_of_unequal_size_and_numbers_that_are_none(tmp_path: Path) -> No
 def test_long_runs_are_drawn_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload, "POINTS", 4)
     result = made_result("cretta", batches=10)
-    told = payload.groups_payload(grouped([result]), styles(["cretta"]))["groups"][0]["runs"][0]
+    run = payload.groups_payload(grouped([result]), styles(["cretta"]))["groups"][0]["runs"][0]
     rows = list(result.rows)
-    assert told["block"] == 3
-    assert told["batches"] == 10
-    assert told["right"] == [sum(row.right for row in rows[start : start + 3]) for start in (0, 3, 6, 9)]
-    assert told["images"] == [60, 60, 60, 20]
-    assert told["running"][-1] == pytest.approx(100 * measures(rows).calibration_error, rel=1e-5)
-    assert told["ece"][1] == pytest.approx(100 * measures(rows[3:6]).calibration_error, rel=1e-5)
+    assert run["block"] == 3
+    assert run["batches"] == 10
+    assert run["right"] == [sum(row.right for row in rows[start : start + 3]) for start in (0, 3, 6, 9)]
+    assert run["images"] == [60, 60, 60, 20]
+    assert run["running"][-1] == pytest.approx(100 * measures(rows).calibration_error, rel=1e-5)
+    assert run["ece"][1] == pytest.approx(100 * measures(rows[3:6]).calibration_error, rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [(1 / 3, 0.333333), (1234567.0, 1234570), (2.0, 2), (math.nan, None), (math.inf, None), (None, None), (-0.0, 0)],
 )
-def test_six_digits(value: float | None, told: float | None) -> None:
-    assert payload.short(value) == told
+def test_six_digits(value: float | None, expected: float | None) -> None:
+    assert payload.short(value) == expected
 
 
 def test_json_cannot_leave_its_element() -> None:

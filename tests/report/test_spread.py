@@ -48,8 +48,8 @@ def with_right(method: str, right: Sequence[int], seed: int = 0, images: int = 1
 def column(results: Sequence[Result], title: str) -> dict[str, str]:
     """The marks of the first table's column, by method."""
     table = summary_tables(grouped(results))[0]
-    place = [each.title for each in table.columns].index(title)
-    return {row.label: marked[place] for row, marked in zip(table.rows, marks(table), strict=True)}
+    index = [item.title for item in table.columns].index(title)
+    return {row.label: marked[index] for row, marked in zip(table.rows, marks(table), strict=True)}
 
 
 def test_one_image_of_400_does_not_make_a_best() -> None:
@@ -71,11 +71,11 @@ def test_a_difference_in_every_batch_makes_one() -> None:
 
 
 def test_a_hundredth_of_a_point_within_the_deviation_over_seeds_does_not_make_a_best() -> None:
-    blocks = tuple(7.4 + 0.1 * place for place in range(10))
+    blocks = tuple(7.4 + 0.1 * index for index in range(10))
     values = {"tent": (7.40, 7.44, 7.48), "cretta": (7.45, 7.39, 7.45), "source": (15.0, 15.02, 14.98)}
-    cells = [cell(dict(enumerate(each)), blocks=blocks) for each in values.values()]
-    assert [f"{each.value:.2f} ± {each.deviation:.2f}" for each in cells[:2]] == ["7.44 ± 0.04", "7.43 ± 0.03"]
-    table = Table("t", "T", "m", (Column("ECE", better="lower"),), tuple(Row("r", (each,)) for each in cells))
+    cells = [cell(dict(enumerate(item)), blocks=blocks) for item in values.values()]
+    assert [f"{item.value:.2f} ± {item.deviation:.2f}" for item in cells[:2]] == ["7.44 ± 0.04", "7.43 ± 0.03"]
+    table = Table("t", "T", "m", (Column("ECE", better="lower"),), tuple(Row("r", (item,)) for item in cells))
     assert [mark for (mark,) in marks(table)] == ["best", "best", "second"]
 
 
@@ -88,8 +88,8 @@ def test_where_all_tie_nothing_is_marked_and_the_note_says_so() -> None:
 def test_numbers_that_read_alike_have_the_same_mark() -> None:
     # Against 70.00 the first 69.00 is as good, for its blocks vary, and the second is not.
     blocks = ((70.0,) * 4, (67.0, 71.0, 67.0, 71.0), (69.0, 69.01, 68.99, 69.0))
-    cells = [cell({0: value}, blocks=each) for value, each in zip((70.0, 69.0, 69.0), blocks, strict=True)]
-    rows = tuple(Row(str(place), (each,)) for place, each in enumerate((*cells, Cell(10.0))))
+    cells = [cell({0: value}, blocks=item) for value, item in zip((70.0, 69.0, 69.0), blocks, strict=True)]
+    rows = tuple(Row(str(index), (item,)) for index, item in enumerate((*cells, Cell(10.0))))
     table = Table("t", "T", "m", (Column("Acc", better="higher"),), rows)
     assert margin(cells[0], cells[1]) > 1 > margin(cells[0], cells[2])
     assert [mark for (mark,) in marks(table)] == ["best", "best", "best", "second"]
@@ -109,9 +109,9 @@ def test_the_margin_is_that_of_a_paired_t_test_over_batches() -> None:
 
 def test_the_margin_adds_the_variances_over_batches_and_seeds() -> None:
     batches, seeds = (3.0, 5.0, 4.0, 6.0, 2.0, 4.5, 3.5, 5.5, 2.5, 4.0), (4.2, 3.9, 4.1)
-    a = cell({seed: 70 + each for seed, each in enumerate(seeds)}, blocks=tuple(70 + each for each in batches))
+    a = cell({seed: 70 + item for seed, item in enumerate(seeds)}, blocks=tuple(70 + item for item in batches))
     b = cell({0: 70.0, 1: 70.0, 2: 70.0, 3: 99.0}, blocks=(70.0,) * 10)  # the fourth seed has no partner
-    parts = [(statistics.variance(each) / len(each), len(each) - 1) for each in (batches, seeds)]
+    parts = [(statistics.variance(item) / len(item), len(item) - 1) for item in (batches, seeds)]
     variance = sum(part for part, _ in parts)
     freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
     assert 9 < freedom < 10  # Student's t is 2.262 for nine and 2.228 for ten degrees of freedom
@@ -148,12 +148,12 @@ def test_blocks_of_other_lengths_are_not_compared() -> None:
 
 def test_pseudo_values_of_the_calibration_error_are_those_without_a_batch() -> None:
     result = made_result(batches=7)
-    found = Group((result,), "", "", "").cells([CALIBRATION])[0].blocks
+    blocks = Group((result,), "", "", "").cells([CALIBRATION])[0].blocks
     rows = list(result.rows)
-    whole = 100 * measures(rows).calibration_error
-    rest = [100 * measures(rows[:place] + rows[place + 1 :]).calibration_error for place in range(7)]
-    assert found == pytest.approx([7 * whole - 6 * each for each in rest])
-    assert jackknife([result], lambda results: 100 * results[0].of().calibration_error) == pytest.approx(found)
+    total = 100 * measures(rows).calibration_error
+    rest = [100 * measures(rows[:index] + rows[index + 1 :]).calibration_error for index in range(7)]
+    assert blocks == pytest.approx([7 * total - 6 * item for item in rest])
+    assert jackknife([result], lambda results: 100 * results[0].of().calibration_error) == pytest.approx(blocks)
 
 
 def test_long_streams_are_cut_into_ten_blocks_of_each_domain() -> None:
@@ -176,9 +176,9 @@ def test_batches_of_a_mixed_stream_are_of_one_domain() -> None:
 
 
 def test_accuracy_on_clean_images_afterwards_has_no_spread_over_batches() -> None:
-    clean = next(each for each in METRICS if each.name == "clean")
-    (found,) = Group((made_result(clean_after=0.9),), "", "", "").cells([clean])
-    assert (found.value, found.blocks) == (90.0, ())
+    clean = next(item for item in METRICS if item.name == "clean")
+    (shown,) = Group((made_result(clean_after=0.9),), "", "", "").cells([clean])
+    assert (shown.value, shown.blocks) == (90.0, ())
 
 
 # Everywhere the same
@@ -200,10 +200,10 @@ def test_every_renderer_has_the_same_marks_and_says_what_they_mean() -> None:
     assert "| cretta | **77.25** |" in markdown(table)
     assert r"tent & \textbf{77.00} &" in latex(table)
     assert r"cretta & \textbf{77.25} &" in latex(table)
-    lines = [each for each in DictReader(io.StringIO(csv(table))) if each["column"] == "accuracy %"]
-    assert [each["mark"] for each in lines] == ["second", "best", "best"]
+    lines = [item for item in DictReader(io.StringIO(csv(table))) if item["column"] == "accuracy %"]
+    assert [item["mark"] for item in lines] == ["second", "best", "best"]
     payload = table_payload(table)
-    assert [each[2][0] for each in payload["rows"]] == ["s", "b", "b"]
+    assert [item[2][0] for item in payload["rows"]] == ["s", "b", "b"]
     console = Console(width=200, record=True, file=io.StringIO(), force_terminal=True)
     console.print(terminal(table, 200))
     text = console.export_text(styles=True)
@@ -225,5 +225,5 @@ def test_seeds_that_give_the_same_number_have_no_deviation() -> None:
         assert "80.00" in text
         assert "±" not in text
     assert r"\pm" not in latex(dataclasses.replace(table, notes=()))
-    cells = [each for row in table_payload(table)["rows"] for each in row[3] if each is not None]
-    assert all(len(each) == 2 for each in cells)  # the value, and how it reads
+    cells = [item for row in table_payload(table)["rows"] for item in row[3] if item is not None]
+    assert all(len(item) == 2 for item in cells)  # the value, and how it reads

@@ -20,7 +20,7 @@ from cretta.report.terminal import terminal
 
 def numbers(*values: float | None, better: str = "lower", digits: int = 2) -> Table:
     """One column."""
-    rows = tuple(Row(f"row {place}", (Cell(value),)) for place, value in enumerate(values))
+    rows = tuple(Row(f"row {index}", (Cell(value),)) for index, value in enumerate(values))
     return Table("t", "T", "method", (Column("ECE", better=better, digits=digits),), rows)  # type: ignore[arg-type]
 
 
@@ -76,10 +76,10 @@ def test_every_renderer_marks_within_rows_or_nowhere() -> None:
     row, none = by_methods("row"), by_methods("none")
     assert "| 1 | 1.00 | **3.00** | <u>2.00</u> | **90.00** | <u>80.00</u> | 70.00 | 5.00 |" in markdown(row)
     assert r"1 & 1.00 & \textbf{3.00} & \underline{2.00} & \textbf{90.00}" in latex(row)
-    assert [each[2] for each in table_payload(row)["rows"]] == [".bsbs..", "bs.bbs."]
+    assert [item[2] for item in table_payload(row)["rows"]] == [".bsbs..", "bs.bbs."]
     assert not [sign for sign in ("| **", "<u>") if sign in markdown(none)]
     assert not [command for command in ("textbf", "underline") if command in latex(none)]
-    assert [each[2] for each in table_payload(none)["rows"]] == ["......."] * 2
+    assert [item[2] for item in table_payload(none)["rows"]] == ["......."] * 2
     styled = []
     for table in (row, none):
         console = Console(width=120, record=True, file=io.StringIO(), force_terminal=True)
@@ -220,7 +220,7 @@ def test_terminal_shows_the_paper_beside_the_measured() -> None:
     assert "Nine epochs only." in lines
     # What does not fit comes below, with the labels again.
     assert sum("CreTTA" in line for line in lines) == 2
-    assert lines.index("Norm") < next(place for place, line in enumerate(lines) if "BN & Adapt" in line)
+    assert lines.index("Norm") < next(index for index, line in enumerate(lines) if "BN & Adapt" in line)
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -228,15 +228,15 @@ def test_terminal_fits_however_wide_the_table(width: int) -> None:
     groups = ("CIFAR-10-C · severity 5", "CIFAR-10-C · average", "CIFAR-100-C · severity 5", "all")
     columns = tuple(Column(title, group, "lower") for group in groups for title in ("mCE %", "ECE %", "a longer one"))
     rows = tuple(
-        Row(label, tuple(Cell(100.0 + place, 1.0, 99.0) for place in range(len(columns))))
+        Row(label, tuple(Cell(100.0 + index, 1.0, 99.0) for index in range(len(columns))))
         for label in ("source", "a method with a label longer than any terminal has room for, or nearly so")
     )
     table = Table("t", "T", "method", columns, rows, ("A note that is longer than a line of a terminal. " * 3,))
     lines = shown(table, width)
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
-    for place in range(len(columns)):
-        assert f"{100 + place}.00" in text  # nothing is cut off
+    for index in range(len(columns)):
+        assert f"{100 + index}.00" in text  # nothing is cut off
     for group in groups:
         assert group in text
     if width == 200:
