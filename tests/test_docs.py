@@ -49,25 +49,6 @@ def test_the_page_of_models_runs_and_names_every_kind(tmp_path: Path, monkeypatc
     assert "open_model" in cretta.models.__all__
 
 
-def test_the_method_of_contributing_is_found_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "energy_descent.py").write_text(blocks("CONTRIBUTING.md")[0])
-    monkeypatch.setattr(cretta.methods, "__path__", [*cretta.methods.__path__, str(tmp_path)])
-    cretta.methods.built_in.cache_clear()
-    try:
-        assert "energy_descent" in cretta.methods.names()
-        model = cretta.adapt(textbook.small_net(), "energy_descent", lr=1e-2)
-    finally:
-        monkeypatch.undo()
-        cretta.methods.built_in.cache_clear()
-    x = textbook.batches((8,))[0]
-    first = cretta.energy(model(x)).mean()
-    for _ in range(4):
-        last = cretta.energy(model(x)).mean()
-    assert last < first
-    assert model.last.loss == pytest.approx(float(last))
-    assert "energy_descent" not in cretta.methods.names()
-
-
 def test_the_table_of_methods_is_what_the_code_says() -> None:
     page = (ROOT / "docs" / "methods.md").read_text()
     method_table = runpy.run_path(str(ROOT / "scripts" / "write_method_table.py"))["method_table"]
