@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from cretta.data.folder import CLASSES, class_file, some
 from cretta.data.registry import DATASETS
 from cretta.errors import OptionError
 from cretta.methods import adapt, get
-from cretta.models.open import OpenedModel, open_model
+from cretta.models.open import open_model
 from cretta.storage import tensorfile
 
 CACHED_BYTES = 512 * 2**20
@@ -69,10 +69,10 @@ class RunContext:
         self.root = root
         self.device = torch.device(device)
         self._benchmarks: dict[tuple[str, int | None], Benchmark] = {(extra.name, None): extra for extra in benchmarks}
-        self._models: dict[str, OpenedModel] = {}
-        self._buffers: OrderedDict[tuple[object, ...], SourceBuffer] = OrderedDict()
+        self._opened = cache(lambda spec: open_model(spec, device=self.device))
+        self._buffer = lru_cache(CACHED_BUFFERS)(lambda run: self._sampled(run, run.buffer))
+        self._adapter = lru_cache(CACHED_ADAPTERS)(self._made_adapter)
         self._domains: OrderedDict[tuple[object, ...], DomainImages] = OrderedDict()
-        self._adapters: OrderedDict[Run, Adapter[Any]] = OrderedDict()
         self._fingerprints: dict[tuple[object, ...], str] = {}
         self._keys: dict[Run, str] = {}
         self.operations: dict[tuple[object, ...], dict[str, float]] = {}
@@ -91,11 +91,6 @@ class RunContext:
     def classes(self, spec: str) -> tuple[str, ...]:
         """Return the names of the network's classes, if it has them."""
         return self._opened(spec).classes
-
-    def _opened(self, spec: str) -> OpenedModel:
-        if spec not in self._models:
-            self._models[spec] = open_model(spec, device=self.device)
-        return self._models[spec]
 
     def domain(self, run: Run, domain: Domain) -> DomainImages:
         """Return the images of a domain of the run."""
@@ -118,14 +113,11 @@ class RunContext:
         """Return the source images for the run; None if its method uses none."""
         if not _reads_source(run):
             return None
-        plan = run.buffer
-        key = (run.data, run.size, plan, run.seed, run.model if plan.select != "random" else "")
-        if key not in self._buffers:
-            if len(self._buffers) >= CACHED_BUFFERS:
-                self._buffers.popitem(last=False)
-            self._buffers[key] = self._sampled(run, plan)
-        self._buffers.move_to_end(key)
-        return self._buffers[key]
+        # The same for all runs that agree in what it depends on.
+        model = run.model if run.buffer.select != "random" else ""
+        clean = (Domain(CLEAN),)
+        same = Run(data=run.data, size=run.size, domains=clean, model=model, buffer=run.buffer, seed=run.seed)
+        return self._buffer(same)
 
     def _sampled(self, run: Run, plan: Buffer) -> SourceBuffer:
         images = self._source(run)
@@ -150,17 +142,13 @@ class RunContext:
         It is reset rather than made again where possible: what it computed once, energies of source samples or a Fisher
         information, is the same for all runs that differ in their stream only.
         """
-        key = run.without_stream()
-        if key in self._adapters:
-            self._adapters.move_to_end(key)
-            self._adapters[key].reset()
-            return self._adapters[key]
-        if len(self._adapters) >= CACHED_ADAPTERS:
-            self._adapters.popitem(last=False)
-        options: dict[str, Any] = {"seed": run.seed, **dict(run.options)}
-        adapter = adapt(self.model(run.model), run.method, buffer=self.buffer(run), preset=run.preset, **options)
-        self._adapters[key] = adapter
+        adapter = self._adapter(run.without_stream())
+        adapter.reset()
         return adapter
+
+    def _made_adapter(self, run: Run) -> Adapter[Any]:
+        options: dict[str, Any] = {"seed": run.seed, **dict(run.options)}
+        return adapt(self.model(run.model), run.method, buffer=self.buffer(run), preset=run.preset, **options)
 
     def key(self, run: Run) -> str:
         """Return the key of a valid run, computed once; raise, before any work, what the run would raise later.

@@ -393,13 +393,14 @@ class _Training:
             layer.momentum = momentum
 
     def save(self, path: Path) -> None:
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        for number, weight in enumerate(self.model.parameters()):
-            if "momentum_buffer" in (state := self.optimizer.state.get(weight, {})):
-                tensors[f"momentum.{number}"] = state["momentum_buffer"]
-        if self.averaged:
-            tensors |= {f"average.{name}": value for name, value in self.average.items()}
-        tensors |= {f"best.{name}": value for name, value in self.best.items()}
+        momentum = [self.optimizer.state.get(weight, {}).get("momentum_buffer") for weight in self.model.parameters()]
+        groups = {
+            "model": self.model.state_dict(),
+            "momentum": {str(number): buffer for number, buffer in enumerate(momentum) if buffer is not None},
+            "average": self.average if self.averaged else {},
+            "best": self.best,
+        }
+        tensors = {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
         log = [{name: _finite(value) for name, value in dataclasses.asdict(row).items()} for row in self.log]
         progress = {"step": self.step, "seconds": self.seconds, "losses": self.losses, "averaged": self.averaged}
         about = {"kind": KIND, "about": self.about, "settings": self.settings, "backend": self.backend, "log": log}
@@ -408,22 +409,23 @@ class _Training:
     def restore(self, path: Path) -> None:
         tensors, facts = tensorfile.read(path, KIND)
         require_same(path, facts["about"], self.about, "To start over, remove the file or give another output.")
-        state = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+        groups: dict[str, dict[str, Tensor]] = {"model": {}, "momentum": {}, "average": {}, "best": {}}
+        for key, value in tensors.items():
+            group, _, name = key.partition(".")
+            groups[group][name] = value
         try:
-            self.model.load_state_dict(state)
+            self.model.load_state_dict(groups["model"])
         except RuntimeError as error:
             raise StateError(f"{path} belongs to another model ({str(error).splitlines()[-1].strip()}).") from error
         for number, weight in enumerate(self.model.parameters()):
-            if (buffer := tensors.get(f"momentum.{number}")) is not None:
+            if (buffer := groups["momentum"].get(str(number))) is not None:
                 like = torch.empty_like(weight)  # in the weight's memory order
                 self.optimizer.state[weight]["momentum_buffer"] = like.copy_(buffer)
-        prefix = "best."
-        self.best = {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
+        self.best = {name: value.clone() for name, value in groups["best"].items()}
         self.step, self.seconds, self.losses = facts["step"], facts["seconds"], facts["losses"]
         self.averaged = facts["averaged"]
-        if self.averaged:
-            for name, value in self.average.items():
-                value.copy_(tensors[f"average.{name}"])
+        for name, value in groups["average"].items():
+            self.average[name].copy_(value)
         for row in facts["log"]:
             values: dict[str, Any] = {name: math.nan if value is None else value for name, value in row.items()}
             self.log.append(Row(**values))
