@@ -132,10 +132,11 @@ def _release(
     archives: Sequence[dict[str, Any]] = (),
     images: dict[str, int] | None = None,
     images_per_severity: int = 0,
-    markers: Sequence[Sequence[str]] = tuple((folder,) for folder in (*CORRUPTIONS, *VALIDATION_CORRUPTIONS)),
+    markers: Sequence[Sequence[str]] = (),
     **facts: Any,
 ) -> Release:
-    """Return the record of a table of datasets.toml."""
+    """Return the record of a table of datasets.toml; without ``markers``, each corruption has a folder."""
+    markers = markers or [[folder] for folder in (*CORRUPTIONS, *VALIDATION_CORRUPTIONS)]
     return Release(
         name=name,
         archives=tuple(Archive(**{key: _frozen(value) for key, value in archive.items()}) for archive in archives),
