@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cretta.data import tiny_imagenet_200
+from cretta import data
 from cretta.models.imagenet import tiny_imagenet
 
 SIDES = (64, 96, 128, 160, 192, 224)
@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="tiny-imagenet-200, with wnids.txt and train/ in it")
     arguments = parser.parse_args()
-    dataset = tiny_imagenet_200(arguments.folder, "train")
+    dataset = data.tiny_imagenet(arguments.folder, "train")
     labels = np.asarray(dataset.labels)
     chosen = np.concatenate([np.flatnonzero(labels == label)[:PER_CLASS] for label in np.unique(labels)])
     images = torch.from_numpy(dataset.read(chosen)).permute(0, 3, 1, 2).float() / 255

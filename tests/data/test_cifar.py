@@ -289,17 +289,17 @@ def test_a_pickle_cannot_run_code(tmp_path: Path, protocol: int) -> None:
 @pytest.mark.parametrize(
     ("held", "message"),
     [
-        ([1, 2], "no dictionary"),
-        ({}, "needed are data and labels, found are none"),
-        ({b"data": batch(20, 10, 0)[0]}, "needed are data and labels, found are data"),
-        ({b"data": [1], b"labels": [1]}, "needed are data and labels"),
+        ([1, 2], "does not hold a dictionary"),
+        ({}, "expected data and labels, got nothing"),
+        ({b"data": batch(20, 10, 0)[0]}, "expected data and labels, got data"),
+        ({b"data": [1], b"labels": [1]}, "expected data and labels"),
         ({b"data": batch(20, 10, 0)[0], b"labels": [0] * 19}, r"shape \(20, 3072\), not \(19, 3072\)"),
         ({b"data": np.zeros((20, 3071), np.uint8), b"labels": [0] * 20}, r"shape \(20, 3071\)"),
         ({b"data": np.zeros((20, 3072), np.float32), b"labels": [0] * 20}, "not bytes"),
         ({b"data": np.full((20, 3072), None), b"labels": [0] * 20}, "not bytes"),
-        ({b"data": batch(20, 10, 0)[0], b"labels": [0.5] * 20}, "whole numbers"),
-        ({b"data": batch(20, 10, 0)[0], b"labels": [10] * 20}, "labels from 10 to 10: needed are 0 to 9"),
-        ({b"data": batch(19, 10, 0)[0], b"labels": [0] * 19}, "19 images and 19 labels: needed are 20"),
+        ({b"data": batch(20, 10, 0)[0], b"labels": [0.5] * 20}, "expected integers"),
+        ({b"data": batch(20, 10, 0)[0], b"labels": [10] * 20}, "labels from 10 to 10: expected 0 to 9"),
+        ({b"data": batch(19, 10, 0)[0], b"labels": [0] * 19}, "19 images and 19 labels: expected 20"),
     ],
 )
 def test_pickles_that_are_no_cifar(tmp_path: Path, held: object, message: str) -> None:
@@ -318,7 +318,7 @@ def test_cut_files_are_noticed(tmp_path: Path, kind: str) -> None:
     content = (tmp_path / "whole.tar.gz").read_bytes()
     for keep in (0, 5, 500, len(content) // 10):
         (tmp_path / "cut.tar.gz").write_bytes(content[:keep])
-        with pytest.raises(StateError, match=r"cut\.tar\.gz .*(anew|that does)"):
+        with pytest.raises(StateError, match=r"cut\.tar\.gz .*(again|that does)"):
             load(tmp_path / "cut.tar.gz", kind, "train")
     test = next(file for file in folder.iterdir() if file.name.startswith("test"))
     test.write_bytes(test.read_bytes()[:-100])
@@ -382,10 +382,10 @@ def test_lost_files_are_told(tmp_path: Path) -> None:
         cifar10(tmp_path, "train")
     with tarfile.open(tmp_path / "part.tar", "w") as archive:
         archive.add(folder, folder.name)
-    with pytest.raises(StateError, match="holds of train only"):
+    with pytest.raises(StateError, match=r"holds only .* of train"):
         cifar10(tmp_path / "part.tar", "train")
     for root in (tmp_path, tmp_path / "part.tar"):
-        with pytest.raises(StateError, match=r"holds no cifar-100-python/test or cifar-100-binary/test\.bin"):
+        with pytest.raises(StateError, match=r"does not hold cifar-100-python/test or cifar-100-binary/test\.bin"):
             cifar100(root)
     with pytest.raises(StateError, match="not there"):
         cifar10(tmp_path / "lost")
@@ -461,11 +461,11 @@ def test_cifar_c_says_what_is_wrong(tmp_path: Path) -> None:
         cifar_c(root, "snow", 1)
     for wrong in (images[:-1], images.astype(np.float32), images.transpose(0, 3, 1, 2)):
         np.save(root / "fog.npy", wrong)
-        with pytest.raises(StateError, match=r"fog\.npy holds .*needed is uint8 of shape \(100, 32, 32, 3\)"):
+        with pytest.raises(StateError, match=r"fog\.npy holds .*expected uint8 of shape \(100, 32, 32, 3\)"):
             cifar_c(root, "fog", 1)
     np.save(root / "fog.npy", images)
     for wrong, message in (
-        (labels[:-1], "99 labels from 0 to 9: needed are 100"),
+        (labels[:-1], "99 labels from 0 to 9: expected 100"),
         (labels[:0], "0 labels"),
         (labels.astype(int) - 1, "from -1"),
         (labels + 100, "to 109"),

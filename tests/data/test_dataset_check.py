@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cretta.data import CORRUPTIONS, cifar, imagenet, tiny_imagenet
+from cretta.data import CORRUPTIONS, cifar, imagenet
 from cretta.data.check import Finding, check, md5_of
 from cretta.data.registry import release
 from cretta.data.releases import Release
@@ -159,9 +159,9 @@ def test_an_image_that_does_not_decode_is_noticed(tmp_path: Path) -> None:
     assert "a.png cannot be read as an image" in cartoon.message
 
 
-@pytest.mark.parametrize(("name", "module"), [("imagenet-c", imagenet), ("tiny-imagenet-c", tiny_imagenet)])
-def test_corrupted_folders(name: str, module: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CLASSES", 2)
+@pytest.mark.parametrize(("name", "constant"), [("imagenet-c", "CLASSES"), ("tiny-imagenet-c", "TINY_CLASSES")])
+def test_corrupted_folders(name: str, constant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagenet, constant, 2)
     record = replace(release(name), classes=2, images=dict.fromkeys(CORRUPTIONS, 100))
     for corruption in ("fog", "spatter"):
         for severity in range(1, 6):

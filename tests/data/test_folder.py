@@ -36,7 +36,7 @@ def test_classes_in_an_order_of_ones_own(tmp_path: Path) -> None:
     assert dataset.labels.tolist() == [0, 2]
     assert dataset.name == "pets"
     assert dataset[0][0].shape == (2, 2, 3)
-    with pytest.raises(StateError, match=r"folder cat is none of the 2 classes \(dog, fox\)"):
+    with pytest.raises(StateError, match=r"folder cat is not one of the 2 classes \(dog, fox\)"):
         image_folder(tmp_path, classes=["dog", "fox"])
 
 
@@ -57,7 +57,7 @@ def test_a_file_states_the_order_of_classes(tmp_path: Path, place: str, text: st
     if place == "classes.txt":  # a list of something else
         assert image_folder(tmp_path / "pets").classes == ("cat", "dog", "owl")
         return
-    with pytest.raises(StateError, match=r"folder owl is none of the 3 classes .* in their order in classes\.txt"):
+    with pytest.raises(StateError, match=r"folder owl is not one of the 3 classes .* in their order in classes\.txt"):
         image_folder(tmp_path / "pets")
     for wrong, message in (("dog\ndog\n", "a class twice"), ("\n", "no class")):
         (tmp_path / place).write_text(wrong)
@@ -153,7 +153,7 @@ def test_an_archive(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "one.npz", images=images())
     assert (numpy_file(tmp_path / "one.npz").labels == -1).all()
     np.savez(tmp_path / "other.npz", pictures=images())
-    with pytest.raises(StateError, match="holds pictures: needed is an array called images"):
+    with pytest.raises(StateError, match="holds pictures: expected an array called images"):
         numpy_file(tmp_path / "other.npz")
     content = (tmp_path / "both.npz").read_bytes()
     (tmp_path / "both.npz").write_bytes(content[: len(content) // 2])
@@ -165,7 +165,7 @@ def test_arrays_that_are_no_images(tmp_path: Path) -> None:
     path = tmp_path / "own.npy"
     for array in (images().astype(np.float32), images().transpose(0, 3, 1, 2), images()[0]):
         np.save(path, array)
-        with pytest.raises(StateError, match=r"needed are images, uint8 \(N, H, W, 3\)"):
+        with pytest.raises(StateError, match=r"expected images, uint8 \(N, H, W, 3\)"):
             numpy_file(path)
     np.save(path, images())
     with pytest.raises(StateError, match="6 images, but there are 5 labels"):

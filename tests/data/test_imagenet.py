@@ -64,7 +64,7 @@ def test_a_part_of_the_classes_needs_their_numbers(tmp_path: Path) -> None:
         imagenet_validation(tmp_path)
     wnids = ["n00000001", *WNIDS, "n99999999"]
     assert imagenet_validation(tmp_path, wnids=wnids).labels.tolist() == [1, 1, 2, 2, 3, 3]
-    with pytest.raises(StateError, match="n01484850 is none of the 2 classes"):
+    with pytest.raises(StateError, match="n01484850 is not one of the 2 classes"):
         imagenet_validation(tmp_path, wnids=WNIDS[:2])
     with pytest.raises(OptionError, match="twice"):
         imagenet_validation(tmp_path, wnids=[*WNIDS, WNIDS[0]])
@@ -98,7 +98,7 @@ def test_a_list_with_numbers(tmp_path: Path) -> None:
     assert dataset.name == "list"
     assert len(labelled_csv(tmp_path / "images", table, classes=10).classes) == 10
     assert labelled_csv(tmp_path / "images", table, classes=list("abcdefgh")).labels.tolist() == [7, 0]
-    with pytest.raises(StateError, match="label 7 is none of the 5 classes"):
+    with pytest.raises(StateError, match="label 7 is not one of the 5 classes"):
         labelled_csv(tmp_path / "images", table, classes=5)
 
 
@@ -106,7 +106,7 @@ def test_a_list_with_names(tmp_path: Path) -> None:
     table = listed(tmp_path, "\ufefffile,label\n0.png,dog\n1.png,cat\n")
     assert labelled_csv(tmp_path / "images", table).classes == ("cat", "dog")
     assert labelled_csv(tmp_path / "images", table, classes=["dog", "cat"]).labels.tolist() == [0, 1]
-    with pytest.raises(StateError, match=r"label cat is none of the 2 classes \(dog, fox\)"):
+    with pytest.raises(StateError, match=r"label cat is not one of the 2 classes \(dog, fox\)"):
         labelled_csv(tmp_path / "images", table, classes=["dog", "fox"])
     # Names that look like numbers: house numbers, sorted in another way.
     table = listed(tmp_path, "file,label\n0.png,3\n1.png,8\n")
@@ -116,7 +116,7 @@ def test_a_list_with_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,label\n0.png,1\n", "columns name, label: needed are file and label"),
+        ("name,label\n0.png,1\n", "columns name, label: expected file and label"),
         ("", "columns none"),
         ("file,label\n", "lists no images"),
         ("file,label\n0.png,1\n1.png\n", "line 3 lacks"),

@@ -42,7 +42,7 @@ def test_arrays_are_those_of_numpy_with_the_severities_one_after_the_other(tmp_p
     made = make_arrays(
         source, tmp_path / "out", corruptions=["fog", "snow", "fog"], seed=3, progress=lambda *each: heard.append(each)
     )
-    assert (made.new, made.there, made.sources) == (400, 0, 40)
+    assert (made.new, made.present, made.sources) == (400, 0, 40)
     for name in ("fog", "snow"):
         whole = np.concatenate([corrupt(source.images, name, severity, seed=3) for severity in range(1, 6)])
         np.save(tmp_path / "expected.npy", whole)
@@ -71,7 +71,7 @@ def test_a_second_call_makes_only_what_is_missing(tmp_path: Path) -> None:
     make_arrays(source, out, corruptions=["fog"])
     os.utime(out / "fog.npy", (0, 0))
     made = make_arrays(source, out, corruptions=["fog", "contrast"])
-    assert (made.new, made.there) == (200, 200)
+    assert (made.new, made.present) == (200, 200)
     assert (out / "fog.npy").stat().st_mtime_ns == 0
     make_arrays(source, tmp_path / "once", corruptions=["contrast", "fog"], workers=3)
     assert tree(out) == tree(tmp_path / "once")
@@ -89,7 +89,7 @@ def test_a_second_call_makes_only_what_is_missing(tmp_path: Path) -> None:
 def test_files_are_the_corrupted_dataset_to_the_bit(tmp_path: Path, workers: int) -> None:
     source = photos(tmp_path / "photos")
     made = make_folder(source, corruptions=["fog", "glass_blur"], severities=[2, 5], seed=1, workers=workers)
-    assert (made.folder, made.new, made.there) == (tmp_path / "photos-C", 80, 0)
+    assert (made.folder, made.new, made.present) == (tmp_path / "photos-C", 80, 0)
     for name in ("fog", "glass_blur"):
         for severity in (2, 5):
             expected = corrupted(image_folder(source), name, severity, seed=1)
@@ -126,7 +126,7 @@ def test_images_scaled_first_or_only_some(tmp_path: Path) -> None:
     assert (scaled.new, scaled.sources) == (3, 3)
     read = image_folder(scaled.folder / "contrast" / "1")
     assert np.array_equal(read.read(range(3)), corrupted(image_folder(source, size=16), "contrast", 1).read(range(3)))
-    with pytest.raises(OptionError, match="images=21: give a whole number from 1 to 20"):
+    with pytest.raises(OptionError, match="images=21: give an integer from 1 to 20"):
         make_folder(source, tmp_path / "more", corruptions=["contrast"], images=21)
 
 
@@ -208,7 +208,7 @@ def test_killed_amid_arrays_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
         assert np.load(out / f"{name}.npy").shape == (5000, 32, 32, 3)
     source = embedded("train")
     made = make_arrays(source, out, corruptions=names)
-    assert (made.there, made.new) == (len(present) * 5000, (4 - len(present)) * 5000)
+    assert (made.present, made.new) == (len(present) * 5000, (4 - len(present)) * 5000)
     make_arrays(source, tmp_path / "once", corruptions=names, workers=2)
     assert tree(out) == tree(tmp_path / "once")
 
@@ -227,7 +227,7 @@ def test_killed_amid_files_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
         with Image.open(path) as image:
             image.load()
     made = make_folder(source, out, **options)
-    assert (made.there, made.new) == (len(there), 240 - len(there))
+    assert (made.present, made.new) == (len(there), 240 - len(there))
     make_folder(source, tmp_path / "once", workers=1, **options)
     assert tree(out) == tree(tmp_path / "once")
 

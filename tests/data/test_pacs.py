@@ -37,7 +37,7 @@ def test_what_is_wrong_is_told(root: Path) -> None:
     with pytest.raises(StateError, match=r"no images .* of class dog"):
         pacs_domain(root, "photo")
     (root / "cartoon" / "cat").mkdir()
-    with pytest.raises(StateError, match="folder cat is none of the 7 classes"):
+    with pytest.raises(StateError, match="folder cat is not one of the 7 classes"):
         pacs_domain(root, "cartoon")
     with pytest.raises(StateError, match="give the folder that holds photo"):
         pacs_domain(root / "sketch", "sketch")

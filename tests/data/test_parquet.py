@@ -1,7 +1,7 @@
 import json
 import pickle
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from cretta.buffer import SourceBuffer
-from cretta.data import ImageDataset, image_folder, parquet_file
+from cretta.data import ImageDataset, image_folder, parquet_file, parquet_rows
 from cretta.data.dataset import Pixels
-from cretta.data.row_groups import RowGroups
+from cretta.data.parquet_rows import Part
 from cretta.errors import OptionError, StateError
 
 
@@ -117,7 +117,7 @@ def test_labels_as_names(tmp_path: Path) -> None:
         assert dataset.classes == ("cat", "dog")
         assert dataset.labels.tolist() == [1, 0, 1]
         assert parquet_file(path, classes=["dog", "fox", "cat"]).labels.tolist() == [0, 2, 0]
-    with pytest.raises(StateError, match=r"label cat is none of the 2 classes \(dog, fox\)"):
+    with pytest.raises(StateError, match=r"label cat is not one of the 2 classes \(dog, fox\)"):
         parquet_file(path, classes=["dog", "fox"])
 
 
@@ -136,7 +136,7 @@ def test_names_that_hugging_face_wrote(tmp_path: Path) -> None:
     assert dataset.labels.tolist() == [1, 0, 1]
     turned = parquet_file(path, image="img", label="fine", classes=["bird", "truck"])
     assert turned.labels.tolist() == [0, 1, 0]
-    with pytest.raises(StateError, match="label truck is none of the 2 classes"):
+    with pytest.raises(StateError, match="label truck is not one of the 2 classes"):
         parquet_file(path, image="img", label="fine", classes=["bird", "ship"])
     # As test sets are published whose labels are kept back.
     path = hugging_face(tmp_path / "own.parquet", [-1, -1], ["truck", "bird"])
@@ -159,60 +159,53 @@ def test_numbers_with_names_given_or_without_labels(tmp_path: Path) -> None:
 # Memory
 
 
-class Counting(RowGroups):
-    """Counts how often each row group is read."""
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The row groups that are read, in order."""
+    groups: list[tuple[str, int]] = []
+    read = parquet_rows._read
 
-    def _arrays(self, group: int) -> Any:
-        self.loads = {**getattr(self, "loads", {})}
-        self.loads[group] = self.loads.get(group, 0) + 1
-        return super()._arrays(group)
+    def record(part: Part, number: int) -> Iterator[bytes | None]:
+        groups.append((part.path.name, number))
+        yield from read(part, number)
 
-
-def counting(path: Path, memory: int) -> Counting:
-    return Counting(parquet_file(path).rows.parts, memory)
-
-
-def test_a_pass_in_order_reads_each_group_once_and_keeps_few(tmp_path: Path) -> None:
-    path = write(tmp_path / "own.parquet", ENCODED, [0] * 30, row_group_size=3)
-    rows = counting(path, memory=4 * 5000)
-    group_bytes = 3 * len(ENCODED[0])
-    for row in range(30):
-        assert rows[row] == ENCODED[row]
-        assert sum(each.bytes for each in rows._kept.values()) <= 20_000
-    assert rows.loads == dict.fromkeys(range(10), 1)
-    assert 1 <= len(rows._kept) <= 20_000 // group_bytes
-    assert rows._file is None
+    monkeypatch.setattr(parquet_rows, "_read", record)
+    return groups
 
 
-@pytest.mark.parametrize("row_group_size", [3, 30])
-def test_random_access_reads_a_group_twice_at_most(tmp_path: Path, row_group_size: int) -> None:
-    path = write(tmp_path / "own.parquet", ENCODED, [0] * 30, row_group_size=row_group_size)
-    rows = counting(path, memory=4 * 5000)
-    random = np.random.default_rng(0)
-    for row in random.integers(0, 30, 400).tolist():
-        assert rows[row] == ENCODED[row]
-    # A group that is too large for memory is unpacked when first seen, others when they come back.
-    assert max(rows.loads.values()) == (1 if row_group_size == 30 else 2)
-
-
-def test_all_stays_in_memory_where_it_fits(tmp_path: Path) -> None:
-    path = write(tmp_path / "own.parquet", ENCODED, [0] * 30, row_group_size=3)
-    rows = counting(path, memory=2**20)
+@pytest.mark.parametrize("memory", [0, 4 * 5000, 2**20])
+@pytest.mark.parametrize("row_group_size", [5, 10])
+def test_each_row_group_is_read_once_in_any_order_and_in_bounded_memory(
+    tmp_path: Path, reads: list[tuple[str, int]], row_group_size: int, memory: int
+) -> None:
+    for part in range(3):
+        write(tmp_path / f"{part}.parquet", ENCODED[10 * part : 10 * part + 10], row_group_size=row_group_size)
+    rows = parquet_file(tmp_path, label=None, memory=memory).rows
     for row in np.random.default_rng(0).integers(0, 30, 400).tolist():
         assert rows[row] == ENCODED[row]
-    assert rows.loads == dict.fromkeys(range(10), 1)
+        assert rows.bytes_in_memory <= memory
+    assert sorted(reads) == [(f"{part}.parquet", group) for part in range(3) for group in range(10 // row_group_size)]
+    assert (rows._file is None) == (memory == 2**20)
+
+
+def test_a_row_group_is_read_when_one_of_its_rows_is(tmp_path: Path, reads: list[tuple[str, int]]) -> None:
+    for part in range(3):
+        write(tmp_path / f"{part}.parquet", ENCODED[10 * part : 10 * part + 10], row_group_size=5)
+    rows = parquet_file(tmp_path, label=None).rows
+    assert rows[15] == ENCODED[15]
+    assert reads == [("1.parquet", 1)]
 
 
 def test_repeated_images_do_not_outgrow_memory(tmp_path: Path) -> None:
-    # A dictionary makes the file far smaller than what it holds.
-    path = write(tmp_path / "own.parquet", [ENCODED[0]] * 3000, [0] * 3000)
-    rows = counting(path, memory=100_000)
+    # A dictionary makes the file far smaller than its content.
+    path = write(tmp_path / "own.parquet", [ENCODED[0]] * 3000)
+    rows = parquet_file(path, label=None, memory=100_000).rows
     assert rows[2999] == ENCODED[0]
-    assert rows._kept == {}
+    assert rows.bytes_in_memory <= 100_000
 
 
 @pytest.mark.parametrize("memory", [0, 10_000, 2**28])
-def test_the_dataset_is_the_same_whatever_the_memory(tmp_path: Path, memory: int) -> None:
+def test_the_images_do_not_depend_on_the_memory(tmp_path: Path, memory: int) -> None:
     path = write(tmp_path / "own.parquet", struct(ENCODED), [0] * 30, row_group_size=8)
     dataset = parquet_file(path, memory=memory)
     for seed in range(3):
@@ -231,7 +224,7 @@ def test_other_processes_read_too(tmp_path: Path) -> None:
     copy = pickle.loads(pickle.dumps(dataset))
     assert np.array_equal(copy.read(range(30)), expected(range(30)))
     here = dataset.rows._file
-    dataset.rows._owner = -1  # as in a forked process
+    dataset.rows._process = -1  # as in a forked process
     assert _first(dataset) == pixels(3).sum()
     assert dataset.rows._file is not here
 
@@ -260,17 +253,17 @@ def test_a_buffer_takes_rows(tmp_path: Path) -> None:
 
 def test_columns_that_are_not_there(tmp_path: Path) -> None:
     path = write(tmp_path / "own.parquet", ENCODED[:2], [0, 1])
-    with pytest.raises(StateError, match=r"has the columns image, label, not 'img': say which one it is with image="):
+    with pytest.raises(StateError, match=r"has the columns image, label, not 'img': name the column with image="):
         parquet_file(path, image="img")
     with pytest.raises(StateError, match=r"not 'fine'.*label=None for images without labels"):
         parquet_file(path, label="fine")
-    with pytest.raises(StateError, match=r"the column 'label' is of type int64; needed are encoded images"):
+    with pytest.raises(StateError, match=r"the column 'label' is of type int64; expected encoded images"):
         parquet_file(path, image="label")
 
 
 @pytest.mark.parametrize("labels", [[0.0, 1.0], [True, False], [[1], [2]]])
 def test_labels_that_are_none(tmp_path: Path, labels: list[Any]) -> None:
-    with pytest.raises(StateError, match=r"the column 'label' is of type .*; needed are whole numbers or names"):
+    with pytest.raises(StateError, match=r"the column 'label' is of type .*; expected integers or names"):
         parquet_file(write(tmp_path / "own.parquet", ENCODED[:2], labels))
 
 
@@ -310,7 +303,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     path.write_bytes(content[:-20])
     with pytest.raises(StateError, match=r"own\.parquet cannot be read as a Parquet file .*: restore"):
         parquet_file(path)
-    # The footer is whole, a row group is not.
+    # The footer is intact, a row group is not.
     path.write_bytes(content[:4] + bytes(1000) + content[1004:])
     dataset = parquet_file(path)
     with pytest.raises(StateError, match=r"own\.parquet cannot be read as a Parquet file"):

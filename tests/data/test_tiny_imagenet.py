@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cretta.data import tiny_imagenet, tiny_imagenet_200, tiny_imagenet_c
+from cretta.data import imagenet, tiny_imagenet, tiny_imagenet_c
 from cretta.errors import OptionError, StateError
 
 REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tiny-imagenet-200"
@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_training_images(root: Path) -> None:
-    dataset = tiny_imagenet_200(root, "train")
+    dataset = tiny_imagenet(root, "train")
     assert dataset.name == "tiny-imagenet"
     assert dataset.classes == ("goldfish", "Egyptian cat", "n04067472")
     assert dataset.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -44,11 +44,11 @@ def test_training_images(root: Path) -> None:
 
 
 def test_validation_images_in_their_order(root: Path) -> None:
-    dataset = tiny_imagenet_200(root)
+    dataset = tiny_imagenet(root)
     assert [file.name for file in dataset.files] == ["val_0.JPEG", "val_1.JPEG", "val_10.JPEG"]
     assert dataset.labels.tolist() == [2, 0, 1]
     assert dataset.read(range(3))[:, 0, 0, 0].tolist() == [100, 101, 102]
-    assert tiny_imagenet_200(root, size=(32, 32))[0][0].shape == (32, 32, 3)
+    assert tiny_imagenet(root, size=(32, 32))[0][0].shape == (32, 32, 3)
 
 
 @pytest.mark.parametrize("inner", ["", "images"])
@@ -57,7 +57,7 @@ def test_validation_images_in_class_folders(root: Path, inner: str) -> None:
         (root / "val" / wnid / inner).mkdir(parents=True)
         (root / "val" / "images" / name).rename(root / "val" / wnid / inner / name)
     (root / "val" / "images").rmdir()
-    dataset = tiny_imagenet_200(root, "val")
+    dataset = tiny_imagenet(root, "val")
     assert dataset.labels.tolist() == [0, 1, 2]
     assert [file.name for file in dataset.files] == ["val_1.JPEG", "val_10.JPEG", "val_0.JPEG"]
 
@@ -67,7 +67,7 @@ def test_tiny_imagenet_c(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         save(root / "glass_blur" / "2" / wnid / "val_7.JPEG", value)
     with pytest.raises(StateError, match="holds 3 class folders, not 200"):
         tiny_imagenet_c(root, "glass_blur", 2)
-    monkeypatch.setattr(tiny_imagenet, "CLASSES", 3)
+    monkeypatch.setattr(imagenet, "TINY_CLASSES", 3)
     dataset = tiny_imagenet_c(root, "glass_blur", 2)
     assert (dataset.name, dataset.domain) == ("tiny-imagenet-c", "glass_blur/2")
     assert dataset.labels.tolist() == [0, 1, 2]
@@ -83,27 +83,27 @@ def test_tiny_imagenet_c(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_words_are_not_needed(root: Path) -> None:
     (root / "words.txt").unlink()
-    assert tiny_imagenet_200(root).classes == tuple(sorted(WNIDS))
+    assert tiny_imagenet(root).classes == tuple(sorted(WNIDS))
 
 
 def test_lost_files_are_told(root: Path) -> None:
     with pytest.raises(OptionError, match="'test': give one of train, val"):
-        tiny_imagenet_200(root, "test")  # type: ignore[arg-type]
+        tiny_imagenet(root, "test")  # type: ignore[arg-type]
     (root / "val" / "images" / "val_1.JPEG").unlink()
-    with pytest.raises(StateError, match=r"3 lines for 2 images; 1 are lost, 0 have no line, such as val_1\.JPEG"):
-        tiny_imagenet_200(root)
+    with pytest.raises(StateError, match=r"3 lines for 2 images; 1 are missing, 0 have no line, such as val_1\.JPEG"):
+        tiny_imagenet(root)
     (root / "val" / "val_annotations.txt").unlink()
     with pytest.raises(StateError, match=r"val_annotations\.txt cannot be read"):
-        tiny_imagenet_200(root)
+        tiny_imagenet(root)
     shutil.rmtree(root / "train" / WNIDS[0] / "images")
     with pytest.raises(StateError, match=f"of class {WNIDS[0]}"):
-        tiny_imagenet_200(root, "train")
+        tiny_imagenet(root, "train")
     shutil.rmtree(root / "train")
     with pytest.raises(StateError, match="train is not there"):
-        tiny_imagenet_200(root, "train")
+        tiny_imagenet(root, "train")
     (root / "wnids.txt").unlink()
     with pytest.raises(StateError, match=r"wnids\.txt cannot be read.*give the folder that holds it"):
-        tiny_imagenet_200(root)
+        tiny_imagenet(root)
 
 
 @pytest.mark.parametrize(
@@ -112,26 +112,26 @@ def test_lost_files_are_told(root: Path) -> None:
         ("", "is empty"),
         ("val_0.JPEG\n", "no class for val_0"),
         ("val_0.JPEG\tn00000000\n", "names the class n00000000, which wnids.txt does not"),
-        ("val_0.JPEG\tn01443537\n", "1 lines for 3 images; 0 are lost, 2 have no line"),
+        ("val_0.JPEG\tn01443537\n", "1 lines for 3 images; 0 are missing, 2 have no line"),
         ("val_0.JPEG\tn01443537\n" * 4, "4 lines for 3 images"),
     ],
 )
 def test_damaged_annotations_are_told(root: Path, text: str, message: str) -> None:
     (root / "val" / "val_annotations.txt").write_text(text)
     with pytest.raises(StateError, match=message):
-        tiny_imagenet_200(root)
+        tiny_imagenet(root)
 
 
 @pytest.mark.parametrize("text", ["", "n01443537\nn01443537\n"])
 def test_damaged_wnids_are_told(root: Path, text: str) -> None:
     (root / "wnids.txt").write_text(text)
     with pytest.raises(StateError, match=r"wnids\.txt is empty or names a class twice"):
-        tiny_imagenet_200(root)
+        tiny_imagenet(root)
 
 
 @real
 def test_the_real_validation_set() -> None:
-    dataset = tiny_imagenet_200(REAL)
+    dataset = tiny_imagenet(REAL)
     assert np.bincount(dataset.labels).tolist() == [50] * 200
     # Places among the sorted wnids of n03444034, n04067472, n04070727, ….
     assert dataset.labels[:6].tolist() == [107, 139, 140, 69, 69, 161]
@@ -145,6 +145,6 @@ def test_the_real_validation_set() -> None:
 
 @real
 def test_the_real_training_images() -> None:
-    dataset = tiny_imagenet_200(REAL, "train")
+    dataset = tiny_imagenet(REAL, "train")
     assert np.bincount(dataset.labels).tolist() == [20] * 200
     assert [file.name for file in dataset.files[:3]] == ["n01443537_0.JPEG", "n01443537_1.JPEG", "n01443537_10.JPEG"]

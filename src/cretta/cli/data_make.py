@@ -115,7 +115,7 @@ def data_make(
             made = make_published(target, root=root, format=cast("Format | None", format), **common)
         else:
             made = make_folder(target, size=size, format=cast("Format", format or "png"), **common)
-    there = f", {made.there} {'was' if made.there == 1 else 'were'} there" if made.there else ""
+    there = f", {made.present} {'was' if made.present == 1 else 'were'} there" if made.present else ""
     say(f"{count(made.new, 'image')} made{there}: {made.folder}")
     reader = READERS.get(target, READ_FOLDER)
     if images is not None:

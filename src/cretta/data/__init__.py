@@ -4,12 +4,11 @@ from cretta.data.cifar import cifar10, cifar10_npm, cifar100, cifar_c, embedded
 from cretta.data.corrupted import CorruptedDataset, corrupted
 from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS, corrupt
 from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset
-from cretta.data.folder import image_folder, numpy_file
-from cretta.data.imagenet import imagenet_c, imagenet_validation, labelled_csv
+from cretta.data.folder import image_folder, labelled_csv, numpy_file
+from cretta.data.imagenet import imagenet_c, imagenet_validation, tiny_imagenet, tiny_imagenet_c
 from cretta.data.pacs import pacs_domain
 from cretta.data.parquet import ParquetDataset, parquet_file
 from cretta.data.registry import dataset_path
-from cretta.data.tiny_imagenet import tiny_imagenet_200, tiny_imagenet_c
 
 __all__ = [
     "CORRUPTIONS",
@@ -34,6 +33,6 @@ __all__ = [
     "numpy_file",
     "pacs_domain",
     "parquet_file",
-    "tiny_imagenet_200",
+    "tiny_imagenet",
     "tiny_imagenet_c",
 ]

@@ -1,4 +1,4 @@
-"""Labelled sets of images: in memory, mapped from disk, or decoded from files when asked for."""
+"""Labeled sets of images: in memory, mapped from disk, or decoded from files when they are read."""
 
 import os
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ Indices = Sequence[int] | NDArray[np.integer[Any]]
 Size = int | tuple[int, int] | None
 
 CHUNK = 16
-"""Images that a thread takes at once, at most; of few images fewer, so that all threads have work until the end."""
+"""Maximum of images that a thread decodes at once; fewer of a small set, so that all threads work until the end."""
 
 
 @runtime_checkable
 class ImageDataset(Protocol):
-    """What every dataset here offers. Labels are known without decoding an image; -1 throughout if there are none."""
+    """The interface of all datasets. Labels are known without decoding an image; all are -1 if there are none."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -43,7 +43,7 @@ class ImageDataset(Protocol):
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> tuple[Pixels, int]: ...
     def read(self, indices: Indices, *, workers: int | None = None) -> Pixels:
-        """Many images at once, uint8 (N, H, W, 3)."""
+        """Return many images at once, uint8 (N, H, W, 3)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +69,17 @@ class ArrayDataset:
 
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
         image = self.images[index]
-        # An image mapped from disk cannot be written to, and torch warns about such.
+        # An image that is mapped from disk is read-only, and torch warns about that.
         return image if image.flags.writeable else np.array(image), int(self.labels[index])
 
     def read(self, indices: Indices, *, workers: int | None = None) -> Pixels:
-        """Copies of many images, uint8 (N, H, W, 3); there is nothing to decode, so ``workers`` does nothing."""
+        """Return copies of many images, uint8 (N, H, W, 3); nothing is decoded, so ``workers`` is not used."""
         count_workers(workers)
-        return np.asarray(self.images[_checked(indices, len(self), self.name)])
+        return np.asarray(self.images[_checked_indices(indices, len(self), self.name)])
 
 
 class DecodedDataset:
-    """What datasets of encoded images share: images are decoded to RGB when asked for, many at once on threads."""
+    """Base of datasets of encoded images, which are decoded to RGB when they are read, many at once on threads."""
 
     name: str
     labels: Labels
@@ -93,94 +93,93 @@ class DecodedDataset:
         return np.array(self._decode(index)), int(self.labels[index])
 
     def read(self, indices: Indices, *, workers: int | None = None) -> Pixels:
-        """Decodes many images on ``workers`` threads, by default one a core, into one uint8 array (N, H, W, 3)."""
-        chosen = _checked(indices, len(self), self.name)
+        """Decode many images on ``workers`` threads, by default one per core, into one uint8 array (N, H, W, 3)."""
+        chosen = _checked_indices(indices, len(self), self.name)
         threads = count_workers(workers)
         if len(chosen) == 0:
             sides = self.size if isinstance(self.size, tuple) else (self.size or 0,) * 2
             return np.empty((0, *sides, 3), np.uint8)
-        # In the order in which they are stored, so that what holds many of them is read once.
-        places = np.argsort(chosen, kind="stable")
-        least = int(chosen[places[0]])
-        first = self._decode(least)
+        # In the order in which they are stored, so that a file that holds many of them is read once.
+        positions = np.argsort(chosen, kind="stable")
+        lowest = int(chosen[positions[0]])
+        first = self._decode(lowest)
         images = np.empty((len(chosen), *first.shape), np.uint8)
-        images[places[0]] = first
+        images[positions[0]] = first
         chunk = max(1, min(CHUNK, len(chosen) // (4 * threads)))
 
         def decode(start: int) -> None:
-            for place in places[start : start + chunk]:
-                index = int(chosen[place])
+            for position in positions[start : start + chunk]:
+                index = int(chosen[position])
                 image = self._decode(index)
                 if image.shape != first.shape:
                     raise OptionError(
-                        f"images of {self.name} differ in size: {self._called(least)} is {first.shape[:2]}, "
-                        f"{self._called(index)} is {image.shape[:2]}. Give a size to scale them to, such as 224."
+                        f"images of {self.name} differ in size: {self._describe(lowest)} is {first.shape[:2]}, "
+                        f"{self._describe(index)} is {image.shape[:2]}. Give a size to scale them to, such as 224."
                     )
-                images[place] = image
+                images[position] = image
 
-        # Threads: Pillow gives up the lock while it decodes and scales, and processes measured slower, for their start
-        # and the copying of pixels. Below 100 px or so, opening a file, under the lock, weighs most and little is won.
+        # Threads: Pillow releases the GIL while it decodes and scales; processes were slower, because they start and
+        # copy pixels. Below about 100 px, opening a file takes most of the time, with the GIL held: little is gained.
         with ThreadPoolExecutor(threads) as pool:
             for _ in pool.map(decode, range(1, len(chosen), chunk)):
                 pass
         return images
 
     def _decode(self, index: int) -> Pixels:
-        """One image, fitted; it may be read-only."""
+        """Return one image, scaled and cropped; it may be read-only."""
         raise NotImplementedError
 
-    def _called(self, index: int) -> str:
-        """How a message names an image."""
+    def _describe(self, index: int) -> str:
+        """Return the name of an image for messages."""
         raise NotImplementedError
 
     def _check(self, classes: tuple[str, ...], count: int) -> None:
         _check_labels(self.name, self.labels, count, classes)
         sides = self.size if isinstance(self.size, tuple) and len(self.size) == 2 else (self.size,)
-        if self.size is not None and not all(is_whole(side, 1) for side in sides):
+        if self.size is not None and not all(is_integer(side, 1) for side in sides):
             raise OptionError(f"size={self.size!r}: give a side such as 224, (height, width), or None.")
         if self.shorter is not None and (
-            self.size is None or isinstance(self.size, tuple) or not is_whole(self.shorter, self.size)
+            self.size is None or isinstance(self.size, tuple) or not is_integer(self.shorter, self.size)
         ):
             raise OptionError(
-                f"shorter={self.shorter!r}: it is the shorter side before a square is cut out, whose side is "
-                f"{'not given' if self.size is None else self.size}; give a whole number of at least that side, or "
-                "leave it out."
+                f"shorter={self.shorter!r}: expected an integer of at least size={self.size}, the side of the square "
+                "that is cropped out; set both, or leave it out."
             )
 
-    def _opened(self, encoded: Path | BytesIO, index: int) -> Pixels:
-        """The image in a file or in bytes, fitted."""
+    def _decode_encoded(self, encoded: Path | BytesIO, index: int) -> Pixels:
+        """Return the image in a file or in bytes, scaled and cropped."""
         try:
             with Image.open(encoded) as opened:
-                return np.asarray(self._fitted(_rgb(opened, encoded, self._called(index))))
+                return np.asarray(self._resized(_rgb(opened, encoded, self._describe(index))))
         except (StateError, MemoryError):
             raise
-        # Damage shows as OSError, SyntaxError, ValueError, EOFError, struct.error and more, by format and place.
+        # Damage raises OSError, SyntaxError, ValueError, EOFError, struct.error and more, depending on the format.
         except Exception as error:
             raise StateError(
-                f"{self._called(index)} cannot be read as an image ({error}): replace or remove it."
+                f"{self._describe(index)} cannot be read as an image ({error}): replace or remove it."
             ) from error
 
-    def _fitted(self, image: Image.Image) -> Image.Image:
+    def _resized(self, image: Image.Image) -> Image.Image:
         if self.size is None:
             return image
         if isinstance(self.size, tuple):
             height, width = self.size
             return _scaled(image, width, height)
         shorter = self.shorter or round(self.size / 0.875)
-        least = min(image.size)
-        image = _scaled(image, int(shorter * image.width / least), int(shorter * image.height / least))
+        side = min(image.size)
+        image = _scaled(image, int(shorter * image.width / side), int(shorter * image.height / side))
         left, top = round((image.width - self.size) / 2), round((image.height - self.size) / 2)
         return image.crop((left, top, left + self.size, top + self.size))
 
 
 @dataclass(frozen=True, eq=False)
 class FileDataset(DecodedDataset):
-    """Image files with their labels, decoded to RGB when asked for.
+    """Image files with their labels, decoded to RGB when they are read.
 
-    ``size=224`` scales the shorter side to 256 (``shorter``, by default size / 0.875) and cuts out the centre, as
-    ImageNet models are evaluated; ``size=(height, width)`` scales to just that; None leaves images as they are.
-    Scaling is bilinear with antialiasing. As in the benchmarks, a rotation noted in EXIF is not applied. Values v of 16
-    bits become round(v / 257).
+    ``size=224`` scales the shorter side to 256 (``shorter``, by default size / 0.875) and crops the center, as ImageNet
+    models are evaluated; ``size=(height, width)`` scales to that size; None does not change images. Scaling is bilinear
+    with antialiasing. As in the benchmarks, a rotation in EXIF is not applied. Values v of 16 bits become
+    round(v / 257).
     """
 
     name: str
@@ -195,9 +194,9 @@ class FileDataset(DecodedDataset):
         self._check(self.classes, len(self.files))
 
     def _decode(self, index: int) -> Pixels:
-        return self._opened(self.files[index], index)
+        return self._decode_encoded(self.files[index], index)
 
-    def _called(self, index: int) -> str:
+    def _describe(self, index: int) -> str:
         return str(self.files[index])
 
 
@@ -208,20 +207,19 @@ def as_batch(pixels: Pixels, device: "str | torch.device | None" = None) -> "Ten
     return torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float().div_(255)
 
 
-def is_whole(value: object, least: int, most: float = np.inf) -> bool:
-    """Whether ``value`` is a whole number in the range, numpy's included; True and False are none."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(least <= value <= most)
+def is_integer(value: object, low: int, high: float = np.inf) -> bool:
+    """Return whether ``value`` is an integer in the range, of Python or numpy; True and False are not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(low <= value <= high)
 
 
-def whole_labels(labels: object, what: str) -> Labels:
-    """``labels`` as int64, if they are whole numbers in one row."""
-    found = np.asarray(labels)
-    if found.ndim != 1 or (len(found) and not np.issubdtype(found.dtype, np.integer)):
+def integer_labels(labels: object, source: str) -> Labels:
+    """Return ``labels`` as int64; raise if they are not integers in one dimension."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or (len(array) and not np.issubdtype(array.dtype, np.integer)):
         raise StateError(
-            f"{what} holds labels of type {found.dtype} and shape {found.shape}: needed are "
-            "whole numbers, one an image."
+            f"{source} holds labels of type {array.dtype} and shape {array.shape}: expected integers, one per image."
         )
-    return found.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def _scaled(image: Image.Image, width: int, height: int) -> Image.Image:
@@ -229,7 +227,7 @@ def _scaled(image: Image.Image, width: int, height: int) -> Image.Image:
     return image if same else image.resize((width, height), Image.Resampling.BILINEAR)
 
 
-def _rgb(opened: Image.Image, encoded: Path | BytesIO, called: str) -> Image.Image:
+def _rgb(opened: Image.Image, encoded: Path | BytesIO, name: str) -> Image.Image:
     levels = _sixteen_bits(opened, encoded)
     if levels is not None:
         return Image.fromarray(((levels.astype(np.uint32) + 128) // 257).astype(np.uint8)).convert("RGB")
@@ -238,23 +236,23 @@ def _rgb(opened: Image.Image, encoded: Path | BytesIO, called: str) -> Image.Ima
         return opened
     if opened.mode[0] in "IF":
         # Pillow would clip these to white.
-        raise StateError(f"{called} has pixels of type {opened.mode}; expected 8 or 16 bits: convert it.")
+        raise StateError(f"{name} has pixels of type {opened.mode}; expected 8 or 16 bits: convert it.")
     if opened.mode == "P" and "transparency" in opened.info:
         return opened.convert("RGBA").convert("RGB")
     return opened.convert("RGB")
 
 
 def _sixteen_bits(opened: Image.Image, encoded: Path | BytesIO) -> NDArray[np.integer[Any]] | None:
-    """The values of an image of 16 bits per channel, without transparency; None for other images."""
+    """Return the values of an image with 16 bits per channel, without transparency; None for other images."""
     if opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format == "PNG"):
         return np.asarray(opened)
     tile: Any = opened.tile[0] if isinstance(opened, ImageFile) and opened.format == "PNG" and opened.tile else None
     if tile is None or tile[3] not in ("RGB;16B", "RGBA;16B"):
         return None
-    # Pillow reads the high bytes of colors and drops the low ones; told that high bytes come last, it reads the low.
+    # Pillow reads the high bytes of colors and drops the low ones; with the byte order reversed, it reads the low ones.
     high = np.asarray(opened).astype(np.uint16)
     with Image.open(encoded) as again:
-        again.tile = [(*tile[:3], tile[3].replace("16B", "16L"))]  # type: ignore[list-item]  # a named tuple of late
+        again.tile = [(*tile[:3], tile[3].replace("16B", "16L"))]  # type: ignore[list-item]  # a named tuple since Pillow 11
         low = np.asarray(again).astype(np.uint16)
     return (high * 256 + low)[..., :3]
 
@@ -263,7 +261,7 @@ def _check_labels(name: str, labels: Labels, count: int, classes: tuple[str, ...
     if labels.dtype != np.int64 or labels.shape != (count,):
         raise OptionError(
             f"labels of {name} are {labels.dtype} of shape {labels.shape}: "
-            f"give int64 of shape {(count,)}, one an image."
+            f"give int64 of shape {(count,)}, one per image."
         )
     if count and not (labels.min() >= 0 and labels.max() < len(classes)) and not (labels == -1).all():
         raise OptionError(
@@ -272,22 +270,22 @@ def _check_labels(name: str, labels: Labels, count: int, classes: tuple[str, ...
         )
 
 
-def _checked(indices: Indices, count: int, name: str) -> NDArray[np.int64]:
-    found = np.asarray(indices)
-    if found.ndim != 1 or (len(found) and not np.issubdtype(found.dtype, np.integer)):
-        raise OptionError(f"indices are {found.dtype} of shape {found.shape}: give a list of whole numbers.")
-    if len(found) and not (found.min() >= 0 and found.max() < count):
+def _checked_indices(indices: Indices, count: int, name: str) -> NDArray[np.int64]:
+    array = np.asarray(indices)
+    if array.ndim != 1 or (len(array) and not np.issubdtype(array.dtype, np.integer)):
+        raise OptionError(f"indices are {array.dtype} of shape {array.shape}: give a list of integers.")
+    if len(array) and not (array.min() >= 0 and array.max() < count):
         raise OptionError(
-            f"indices run from {found.min()} to {found.max()}: {name} has {count} images, so give 0 to {count - 1}."
+            f"indices run from {array.min()} to {array.max()}: {name} has {count} images, so give 0 to {count - 1}."
         )
-    return found.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def count_workers(workers: int | None) -> int:
-    """How many threads ``workers`` asks for: by default one a core."""
+    """Return the number of threads: ``workers``, or one per core."""
     if workers is None:
-        # What this process may use, which in a container is less than what the machine has.
+        # The cores that this process may use: in a container, fewer than the machine has.
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not is_whole(workers, 1):
-        raise OptionError(f"workers={workers!r}: give a whole number from 1 up, or None for one a core.")
+    if not is_integer(workers, 1):
+        raise OptionError(f"workers={workers!r}: give an integer of at least 1, or None for one per core.")
     return workers

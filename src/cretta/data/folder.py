@@ -1,5 +1,6 @@
-"""Images of one's own: a folder for each class, one folder without labels, or a numpy file."""
+"""The user's own images: a folder per class, one folder without labels, a list in a CSV file, or a numpy file."""
 
+import csv
 import os
 import re
 import zipfile
@@ -10,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cretta.data.dataset import ArrayDataset, FileDataset, Labels, Size, whole_labels
-from cretta.data.domains import domain_name
+from cretta.data.dataset import ArrayDataset, FileDataset, Labels, Size, integer_labels
 from cretta.errors import OptionError, StateError
 
 CLASSES = "classes.txt"
 """A file that names the classes of a folder, one per line, in their order."""
 EXTENSIONS = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"))
+_EXTENSIONS = ", ".join(sorted(EXTENSIONS))
 
 
 def image_folder(
@@ -28,55 +29,56 @@ def image_folder(
     domain: str = "",
     size: Size = None,
 ) -> FileDataset:
-    """Images in ``<class>/…`` folders, or lying flat without labels (-1); which of both, the folder shows.
+    """Return the images in ``<class>/…`` folders, or all images of a folder without labels (-1).
 
-    Classes are numbered as in ``classes``, which must then name every class folder, else as in a file classes.txt in
-    the folder or beside it, else in alphabetical order, as is usual. Images come in natural order: 2.png before 10.png.
-    ``labelled=False`` takes all images below, unlabelled.
+    By default, the content of the folder shows which of both it is; ``labelled=False`` takes all images below it,
+    without labels. Classes are numbered as in ``classes``, which must then name every class folder, else as in a file
+    classes.txt in the folder or beside it, else in alphabetical order. Images come in natural order: 2.png before
+    10.png.
     """
-    root = existing(folder)
+    root = existing_folder(folder)
     flat = images_in(root)
     folders = subfolders(root)
     if labelled is None:
-        if flat and any(images_below(each) for each in folders):
+        if flat and any(images_below(child) for child in folders):
             raise StateError(
                 f"{root} holds images both beside and inside of folders: pass labelled=False to take all without "
                 "labels, or labelled=True to take those in folders."
             )
         labelled = not flat
-    called = name or root.resolve().name
+    name = name or root.resolve().name
     if not labelled:
         files = tuple(images_below(root))
         if not files:
-            raise StateError(f"{root} holds no images ({_extensions()}): give another folder.")
-        return FileDataset(called, files, np.full(len(files), -1, np.int64), (), domain, size)
+            raise StateError(f"{root} holds no images ({_EXTENSIONS}): give another folder.")
+        return FileDataset(name, files, np.full(len(files), -1, np.int64), (), domain, size)
     if not folders and flat:
         raise StateError(
             f"{root} holds images ({len(flat)}) and no class folders, so there are no labels: move the images into one "
             "folder per class, or read them without labels."
         )
     if not folders:
-        raise StateError(f"{root} holds neither images ({_extensions()}) nor folders of them: give another folder.")
+        raise StateError(f"{root} holds neither images ({_EXTENSIONS}) nor folders of them: give another folder.")
     listed = class_file(root) if classes is None else None
     if listed is not None:
         classes = class_names(listed)
-    names = tuple(each.name for each in folders) if classes is None else tuple(classes)
-    files, labels = class_folders(root, names, every=classes is None)
-    return FileDataset(called, files, labels, names, domain, size)
+    names = tuple(child.name for child in folders) if classes is None else tuple(classes)
+    files, labels = class_folders(root, names, require_all=classes is None)
+    return FileDataset(name, files, labels, names, domain, size)
 
 
 def class_file(folder: str | Path) -> Path | None:
-    """The file classes.txt in a folder, or beside it if it names all folders in it; None if there is no such file."""
+    """Return the file classes.txt in a folder, or beside it if it names all folders in it; None if there is none."""
     root = Path(folder).resolve()
     inside, beside = root / CLASSES, root.parent / CLASSES
     if inside.is_file():
         return inside
-    about = beside.is_file() and {each.name for each in subfolders(root)} <= set(class_names(beside))
-    return beside if about else None
+    applies = beside.is_file() and {child.name for child in subfolders(root)} <= set(class_names(beside))
+    return beside if applies else None
 
 
 def class_names(file: Path) -> tuple[str, ...]:
-    """The lines of a text file; where all begin with a number, as "1 001.Albatross", what comes after it."""
+    """Return the lines of a text file, without numbers in front if all lines have one, as "1 001.Albatross"."""
     try:
         names = [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -92,6 +94,43 @@ def class_names(file: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
+def labelled_csv(
+    images: str | Path,
+    table: str | Path,
+    *,
+    classes: Sequence[str] | int | None = None,
+    name: str | None = None,
+    domain: str = "",
+    size: Size = None,
+    shorter: int | None = None,
+) -> FileDataset:
+    """Return the images of a folder that a CSV file lists in the columns ``file`` and ``label``, in its order.
+
+    Labels are integers from 0, or names of ``classes``. ``classes`` may be their number; by default it follows from
+    the largest integer, or the classes are the sorted names in the file.
+    """
+    root, path = existing_folder(images), Path(table)
+    rows = _csv_rows(path)
+    written = [label for _, label in rows]
+    names = numbered(classes) if isinstance(classes, int | np.integer) else tuple(classes or ())
+    # Names may be digits ("3", "8"): labels that are all names are not integers.
+    if all(label.isdecimal() for label in written) and not set(written) <= set(names):
+        names = names or numbered(max(map(int, written)) + 1)
+        numbers = {label: int(label) for label in written if int(label) < len(names)}
+    else:
+        names = names or tuple(sorted(set(written)))
+        numbers = {label: number for number, label in enumerate(names)}
+    unknown = sorted(set(written) - set(numbers))
+    if unknown:
+        raise StateError(f"{path}: label {some(unknown)} is not one of the {len(names)} classes ({some(names)}).")
+    files = tuple(root / file for file, _ in rows)
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        raise StateError(f"{path} lists {len(missing)} images that are not there, such as {missing[0]}: restore them.")
+    labels = np.asarray([numbers[label] for label in written], np.int64)
+    return FileDataset(name or path.stem, files, labels, names, domain, size, shorter)
+
+
 def numpy_file(
     path: str | Path,
     labels: str | Path | Sequence[int] | NDArray[Any] | None = None,
@@ -100,35 +139,32 @@ def numpy_file(
     name: str | None = None,
     domain: str = "",
 ) -> ArrayDataset:
-    """Images uint8 (N, H, W, 3) of a .npy file, mapped into memory, or of a .npz file as ``images`` and ``labels``.
+    """Return the images uint8 (N, H, W, 3) of a .npy file, mapped into memory, or of a .npz file with ``images``.
 
-    ``labels`` are numbers or another .npy file; without any, all are -1. Classes without names are called by number.
+    ``labels`` are integers or another .npy file; by default the ``labels`` of the .npz file, or -1 for all. Classes
+    without names are named by their number.
     """
     file = Path(path)
     if file.suffix not in (".npy", ".npz"):
         raise OptionError(f"{file}: give a file that ends in .npy or .npz.")
-    kept: NDArray[Any] | None = None
-    if file.suffix == ".npz":
-        images, kept = _archived(file)
-    else:
-        images = mapped(file)
+    images, stored = _archived(file) if file.suffix == ".npz" else (mapped(file), None)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
-        raise StateError(f"{file} holds {images.dtype} of shape {images.shape}: needed are images, uint8 (N, H, W, 3).")
+        raise StateError(f"{file} holds {images.dtype} of shape {images.shape}: expected images, uint8 (N, H, W, 3).")
     if isinstance(labels, str | Path):
-        found = whole_labels(mapped(Path(labels)), str(labels))
-    elif labels is not None or kept is not None:
-        found = whole_labels(kept if labels is None else labels, f"labels of {file}")
+        values = integer_labels(mapped(Path(labels)), str(labels))
+    elif labels is not None or stored is not None:
+        values = integer_labels(stored if labels is None else labels, f"labels of {file}")
     else:
-        found = np.full(len(images), -1, np.int64)
-    if len(found) != len(images):
-        raise StateError(f"{file} holds {len(images)} images, but there are {len(found)} labels: give one an image.")
+        values = np.full(len(images), -1, np.int64)
+    if len(values) != len(images):
+        raise StateError(f"{file} holds {len(images)} images, but there are {len(values)} labels: give one per image.")
     if classes is None:
-        classes = numbered(int(found.max(initial=-1)) + 1)
-    return ArrayDataset(name or file.stem, images, found, tuple(classes), domain)
+        classes = numbered(int(values.max(initial=-1)) + 1)
+    return ArrayDataset(name or file.stem, images, values, tuple(classes), domain)
 
 
-def existing(folder: str | Path) -> Path:
-    """``folder`` as a path, if there is such a folder."""
+def existing_folder(folder: str | Path) -> Path:
+    """Return ``folder`` as a path; raise if there is no such folder."""
     root = Path(folder)
     if not root.is_dir():
         raise StateError(f"{root} is {'a file' if root.exists() else 'not there'}: give a folder that exists.")
@@ -136,60 +172,52 @@ def existing(folder: str | Path) -> Path:
 
 
 def natural(path: Path | str) -> tuple[tuple[str | int, ...], str]:
-    """Sort key under which 2.png comes before 10.png."""
+    """Return a sort key under which 2.png comes before 10.png."""
     text = str(path)
     parts = re.split(r"([0-9]+)", text)
-    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts)), text
+    return tuple(int(part) if number % 2 else part for number, part in enumerate(parts)), text
 
 
 def subfolders(root: Path) -> list[Path]:
-    """Folders right below ``root``, hidden ones left out, by name."""
-    return sorted((each for each in root.iterdir() if each.is_dir() and each.name[0] != "."), key=lambda p: p.name)
+    """Return the folders directly below ``root`` by name, without hidden ones."""
+    return sorted((path for path in root.iterdir() if path.is_dir() and path.name[0] != "."), key=lambda p: p.name)
 
 
 def images_in(folder: Path) -> list[Path]:
-    """Images right below ``folder``, in natural order."""
-    return sorted((each for each in folder.iterdir() if _is_image(each)), key=lambda path: natural(path.name))
+    """Return the images directly below ``folder``, in natural order."""
+    images = [path for path in folder.iterdir() if _is_image(path.name) and path.is_file()]
+    return sorted(images, key=lambda path: natural(path.name))
 
 
 def images_below(folder: Path) -> list[Path]:
-    """Images at any depth below ``folder``, in natural order."""
-    found = []
-    # os.walk knows files from folders without asking for each, which counts with the images of ImageNet.
-    for place, folders, files in os.walk(folder):
-        folders[:] = [each for each in folders if each[0] != "."]
-        found += [Path(place, file) for file in files if file[0] != "." and Path(file).suffix.lower() in EXTENSIONS]
-    return sorted(found, key=lambda path: natural(path.as_posix()))
+    """Return the images at any depth below ``folder``, in natural order."""
+    images = []
+    # os.walk distinguishes files from folders without a system call for each, which is faster for ImageNet.
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] != "."]
+        images += [Path(parent, file) for file in files if _is_image(file)]
+    return sorted(images, key=lambda path: natural(path.as_posix()))
 
 
-def class_folders(root: Path, classes: Sequence[str], *, every: bool = False) -> tuple[tuple[Path, ...], Labels]:
-    """Images and labels of ``<class>/…`` below ``root``; with ``every``, each class must have some."""
-    found = {each.name: each for each in subfolders(root)}
-    unknown = sorted(set(found) - set(classes))
+def class_folders(root: Path, classes: Sequence[str], *, require_all: bool) -> tuple[tuple[Path, ...], Labels]:
+    """Return the images and labels of ``<class>/…`` below ``root``; raise if a class that is required has no image."""
+    folders = {path.name: path for path in subfolders(root)}
+    unknown = sorted(set(folders) - set(classes))
     if unknown:
         raise StateError(
-            f"{root}: folder {some(unknown)} is none of the {len(classes)} classes ({some(classes)}); remove it, or "
+            f"{root}: folder {some(unknown)} is not one of the {len(classes)} classes ({some(classes)}); remove it, or "
             f"list all classes in their order in {CLASSES}."
         )
-    members = [images_below(found[each]) if each in found else [] for each in classes]
-    empty = [each for each, files in zip(classes, members, strict=True) if not files]
-    if (every and empty) or len(empty) == len(classes):
-        raise StateError(f"{root}: no images ({_extensions()}) of class {some(empty)}; fill or remove their folders.")
+    members = [images_below(folders[name]) if name in folders else [] for name in classes]
+    empty = [name for name, files in zip(classes, members, strict=True) if not files]
+    if (require_all and empty) or len(empty) == len(classes):
+        raise StateError(f"{root}: no images ({_EXTENSIONS}) of class {some(empty)}; fill or remove their folders.")
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(files) for files in members])
     return tuple(file for files in members for file in files), labels
 
 
-def corrupted_folder(root: str | Path, corruption: str, severity: int) -> tuple[Path, str]:
-    """The folder ``<corruption>/<severity>`` below ``root``, and the domain's name."""
-    domain = domain_name(corruption, severity)
-    folder = existing(root) / corruption / str(severity)
-    if not folder.is_dir():
-        raise StateError(f"{folder} is not there: give the folder that holds <corruption>/<severity>/<class>/.")
-    return folder, domain
-
-
 def mapped(file: Path) -> NDArray[Any]:
-    """A .npy file's array, read from disk only where it is used."""
+    """Return the array of a .npy file, which is read from disk where it is used."""
     try:
         array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -200,21 +228,21 @@ def mapped(file: Path) -> NDArray[Any]:
 
 
 def numbered(count: int) -> tuple[str, ...]:
-    """Names for classes that have none: "0", "1", …."""
+    """Return names for classes that have none: "0", "1", …."""
     return tuple(str(label) for label in range(count))
 
 
 def some(names: Sequence[str]) -> str:
-    """The first names of a list that may be long."""
+    """Return the first names of a list that may be long, for messages."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _archived(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     try:
-        # Opened here, for numpy leaves a damaged file open.
+        # Opened here, because numpy leaves a damaged file open.
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
             if "images" not in archive:
-                raise StateError(f"{file} holds {some(archive.files)}: needed is an array called images.")
+                raise StateError(f"{file} holds {some(archive.files)}: expected an array called images.")
             return archive["images"], archive.get("labels")
     except StateError:
         raise
@@ -222,9 +250,23 @@ def _archived(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
         raise StateError(f"{file} cannot be read as a .npz archive ({error}): restore the file.") from error
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in EXTENSIONS and path.name[0] != "." and path.is_file()
+def _csv_rows(path: Path) -> list[tuple[str, str]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            columns = reader.fieldnames or []
+    except (OSError, ValueError, csv.Error) as error:
+        raise StateError(f"{path} cannot be read as a CSV file ({error}): restore it.") from error
+    if not {"file", "label"} <= set(columns):
+        raise StateError(f"{path} has the columns {', '.join(columns) or 'none'}: expected file and label.")
+    if not rows:
+        raise StateError(f"{path} lists no images: give one line per image.")
+    for number, row in enumerate(rows, 2):
+        if not row["file"] or not row["label"]:
+            raise StateError(f"{path}, line {number} lacks a file or a label: complete or remove it.")
+    return [(row["file"], row["label"].strip()) for row in rows]
 
 
-def _extensions() -> str:
-    return ", ".join(sorted(EXTENSIONS))
+def _is_image(name: str) -> bool:
+    return name[0] != "." and os.path.splitext(name)[1].lower() in EXTENSIONS

@@ -1,28 +1,32 @@
-"""ImageNet's validation set, ImageNet-C, and image lists in CSV files."""
+"""ImageNet's validation set, Tiny-ImageNet, and their corrupted versions."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
-from cretta.data.dataset import FileDataset, Size
-from cretta.data.folder import class_folders, corrupted_folder, existing, numbered, some, subfolders
+from cretta.data.dataset import FileDataset, Labels, Size
+from cretta.data.domains import domain_name
+from cretta.data.folder import class_folders, existing_folder, images_in, some, subfolders
 from cretta.errors import OptionError, StateError
 
 CLASSES = 1000
+TINY_CLASSES = 200
+TinySplit = Literal["train", "val"]
 
 
 def imagenet_validation(
     folder: str | Path, *, wnids: Sequence[str] | None = None, size: Size = 224, shorter: int | None = None
 ) -> FileDataset:
-    """The validation set as class folders: ``<folder>/<wnid>/*.JPEG``. The class is the place among the sorted wnids.
+    """Return the validation set in class folders: ``<folder>/<wnid>/*.JPEG``. Classes are numbered by sorted wnid.
 
-    A part of the classes needs ``wnids``, all in order: from the folders alone, the numbers would be wrong.
+    If only a part of the classes has folders, ``wnids`` must list all in order: the folders alone would give other
+    numbers.
     """
-    root = existing(folder)
-    names = wnids_of(root, wnids, CLASSES)
-    files, labels = class_folders(root, names, every=wnids is None)
+    root = existing_folder(folder)
+    names = _wnids(root, wnids, CLASSES)
+    files, labels = class_folders(root, names, require_all=wnids is None)
     return FileDataset("imagenet", files, labels, names, "", size, shorter)
 
 
@@ -35,57 +39,66 @@ def imagenet_c(
     size: Size = None,
     shorter: int | None = None,
 ) -> FileDataset:
-    """ImageNet-C, ``<root>/<corruption>/<severity>/<wnid>/*.JPEG``; its images have 224 px already."""
-    folder, domain = corrupted_folder(root, corruption, severity)
-    names = wnids_of(folder, wnids, CLASSES)
-    files, labels = class_folders(folder, names, every=wnids is None)
-    return FileDataset("imagenet-c", files, labels, names, domain, size, shorter)
+    """Return a domain of ImageNet-C, ``<root>/<corruption>/<severity>/<wnid>/*.JPEG``; its images have 224 px."""
+    return _corrupted("imagenet-c", CLASSES, root, corruption, severity, wnids, size, shorter)
 
 
-def labelled_csv(
-    images: str | Path,
-    table: str | Path,
-    *,
-    classes: Sequence[str] | int | None = None,
-    name: str | None = None,
-    domain: str = "",
-    size: Size = None,
+def tiny_imagenet(root: str | Path, split: TinySplit = "val", *, size: Size = None) -> FileDataset:
+    """Return training or validation images of Tiny-ImageNet-200, 64 px. Classes are numbered by sorted wnid.
+
+    That is the numbering of Tiny-ImageNet-C and of models trained on class folders; wnids.txt has another order.
+    The validation images come in the official order, or class by class if they were sorted into class folders.
+    """
+    if split not in get_args(TinySplit):
+        raise OptionError(f"split={split!r}: give one of {', '.join(get_args(TinySplit))}.")
+    folder = existing_folder(root)
+    wnids = sorted(_lines(folder / "wnids.txt"))
+    if len(set(wnids)) != len(wnids) or not wnids:
+        raise StateError(f"{folder / 'wnids.txt'} is empty or names a class twice: restore it.")
+    if split == "val" and (folder / "val" / "images").is_dir():
+        files, labels = _annotated(folder / "val", wnids)
+    else:
+        files, labels = class_folders(existing_folder(folder / split), wnids, require_all=True)
+    # The first word of each wnid is unique among the 200; a wnid without words names itself.
+    file = folder / "words.txt"
+    words = dict(line.split("\t", 1) for line in _lines(file) if "\t" in line) if file.exists() else {}
+    names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
+    return FileDataset("tiny-imagenet", files, labels, names, "", size)
+
+
+def tiny_imagenet_c(
+    root: str | Path, corruption: str, severity: int = 5, *, wnids: Sequence[str] | None = None, size: Size = None
+) -> FileDataset:
+    """Return a domain of Tiny-ImageNet-C, in the layout of :func:`imagenet_c`."""
+    return _corrupted("tiny-imagenet-c", TINY_CLASSES, root, corruption, severity, wnids, size)
+
+
+def _corrupted(
+    name: str,
+    classes: int,
+    root: str | Path,
+    corruption: str,
+    severity: int,
+    wnids: Sequence[str] | None,
+    size: Size,
     shorter: int | None = None,
 ) -> FileDataset:
-    """Images of a folder as a CSV file lists them, with the columns ``file`` and ``label``, in its order.
-
-    Labels are numbers from 0, or names of ``classes``. ``classes`` may be how many there are; by default as many as
-    the largest number asks for, or the names that occur, sorted.
-    """
-    root, path = existing(images), Path(table)
-    rows = _rows(path)
-    written = [label for _, label in rows]
-    names = numbered(classes) if isinstance(classes, int | np.integer) else tuple(classes or ())
-    # Names may be digits themselves ("3", "8"): where all of them are names, they are not numbers.
-    if all(label.isdecimal() for label in written) and not set(written) <= set(names):
-        names = names or numbered(max(map(int, written)) + 1)
-        places = {label: int(label) for label in written if int(label) < len(names)}
-    else:
-        names = names or tuple(sorted(set(written)))
-        places = {each: place for place, each in enumerate(names)}
-    strange = sorted(set(written) - set(places))
-    if strange:
-        raise StateError(f"{path}: label {some(strange)} is none of the {len(names)} classes ({some(names)}).")
-    labels = np.asarray([places[label] for label in written], np.int64)
-    files = tuple(root / file for file, _ in rows)
-    lost = [str(file) for file in files if not file.is_file()]
-    if lost:
-        raise StateError(f"{path} lists {len(lost)} images that are not there, such as {lost[0]}: restore them.")
-    return FileDataset(name or path.stem, files, labels, names, domain, size, shorter)
+    domain = domain_name(corruption, severity)
+    folder = existing_folder(root) / corruption / str(severity)
+    if not folder.is_dir():
+        raise StateError(f"{folder} is not there: give the folder that holds <corruption>/<severity>/<class>/.")
+    names = _wnids(folder, wnids, classes)
+    files, labels = class_folders(folder, names, require_all=wnids is None)
+    return FileDataset(name, files, labels, names, domain, size, shorter)
 
 
-def wnids_of(folder: Path, wnids: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """The sorted class folders, or ``wnids`` if given."""
+def _wnids(folder: Path, wnids: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """Return ``wnids``, or the sorted names of the class folders."""
     if wnids is not None:
         if len(set(wnids)) != len(wnids):
             raise OptionError("wnids names a class twice: give each once.")
         return tuple(wnids)
-    names = tuple(each.name for each in subfolders(folder))
+    names = tuple(path.name for path in subfolders(folder))
     if len(names) != count:
         raise StateError(
             f"{folder} holds {len(names)} class folders, not {count}: give the folder that holds them all, or, for a "
@@ -94,19 +107,30 @@ def wnids_of(folder: Path, wnids: Sequence[str] | None, count: int) -> tuple[str
     return names
 
 
-def _rows(path: Path) -> list[tuple[str, str]]:
+def _lines(file: Path) -> list[str]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            rows = list(reader)
-            columns = reader.fieldnames or []
-    except (OSError, ValueError, csv.Error) as error:
-        raise StateError(f"{path} cannot be read as a CSV file ({error}): restore it.") from error
-    if not {"file", "label"} <= set(columns):
-        raise StateError(f"{path} has the columns {', '.join(columns) or 'none'}: needed are file and label.")
-    if not rows:
-        raise StateError(f"{path} lists no images: give a line to each.")
-    for number, row in enumerate(rows, 2):
-        if not row["file"] or not row["label"]:
-            raise StateError(f"{path}, line {number} lacks a file or a label: complete or remove it.")
-    return [(row["file"], row["label"].strip()) for row in rows]
+        return [line for line in file.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise StateError(f"{file} cannot be read ({error}): restore it, or give the folder that holds it.") from error
+
+
+def _annotated(folder: Path, wnids: Sequence[str]) -> tuple[tuple[Path, ...], Labels]:
+    table = folder / "val_annotations.txt"
+    rows = [line.split("\t") for line in _lines(table)]
+    short = [row[0] for row in rows if len(row) < 2]
+    if short or not rows:
+        raise StateError(f"{table} {f'has no class for {short[0]}' if rows else 'is empty'}: restore it.")
+    numbers = {wnid: number for number, wnid in enumerate(wnids)}
+    unknown = sorted({row[1] for row in rows} - set(numbers))
+    if unknown:
+        raise StateError(f"{table} names the class {some(unknown)}, which wnids.txt does not: restore both.")
+    present = {path.name for path in images_in(folder / "images")}
+    listed = {row[0] for row in rows}
+    if len(listed) != len(rows) or listed != present:
+        raise StateError(
+            f"{table} has {len(rows)} lines for {len(present)} images; {len(listed - present)} are missing, "
+            f"{len(present - listed)} have no line, such as {some(sorted(listed ^ present)[:1]) or rows[0][0]}. "
+            "Restore both."
+        )
+    labels = np.asarray([numbers[row[1]] for row in rows], np.int64)
+    return tuple(folder / "images" / row[0] for row in rows), labels

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cretta.data.dataset import FileDataset, Size
-from cretta.data.folder import class_folders, existing
+from cretta.data.folder import class_folders, existing_folder
 from cretta.errors import OptionError, StateError
 
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
@@ -11,11 +11,11 @@ CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
 
 def pacs_domain(root: str | Path, domain: str, *, size: Size = None) -> FileDataset:
-    """One domain of PACS, ``<root>/<domain>/<class>/…``. The original images have 227 px, so pass a ``size``."""
+    """Return one domain of PACS, ``<root>/<domain>/<class>/…``; the original images have 227 px, so pass a ``size``."""
     if domain not in DOMAINS:
         raise OptionError(f"domain={domain!r}: give one of {', '.join(DOMAINS)}.")
-    folder = existing(root) / domain
+    folder = existing_folder(root) / domain
     if not folder.is_dir():
         raise StateError(f"{folder} is not there: give the folder that holds {', '.join(DOMAINS)}.")
-    files, labels = class_folders(folder, CLASSES, every=True)
+    files, labels = class_folders(folder, CLASSES, require_all=True)
     return FileDataset("pacs", files, labels, CLASSES, domain, size)

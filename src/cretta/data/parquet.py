@@ -1,4 +1,4 @@
-"""Images of one's own in Parquet files, as Hugging Face's datasets are published."""
+"""Images in Parquet files, as datasets of Hugging Face are published."""
 
 import json
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cretta.data.dataset import DecodedDataset, Labels, Pixels, Size, is_whole
+from cretta.data.dataset import DecodedDataset, Labels, Pixels, Size, is_integer
 from cretta.data.folder import natural, numbered, some
-from cretta.data.row_groups import MEMORY, Part, RowGroups
+from cretta.data.parquet_rows import MEMORY, ParquetRows, Part
 from cretta.errors import OptionError, StateError
 
 
 @dataclass(frozen=True, eq=False)
 class ParquetDataset(DecodedDataset):
-    """Made by :func:`parquet_file`: encoded images in rows, decoded to RGB when asked for."""
+    """Encoded images in rows, decoded to RGB when they are read; see :func:`parquet_file`."""
 
     name: str
-    rows: RowGroups
+    rows: ParquetRows
     labels: Labels
     classes: tuple[str, ...]
     domain: str = ""
@@ -36,11 +36,13 @@ class ParquetDataset(DecodedDataset):
         row = range(len(self))[index]
         encoded = self.rows[row]
         if not encoded:
-            raise StateError(f"{self._called(row)} holds no image: remove the row, or write the file's bytes into it.")
-        return self._opened(BytesIO(encoded), row)
+            raise StateError(
+                f"{self._describe(row)} holds no image: remove the row, or write the file's bytes into it."
+            )
+        return self._decode_encoded(BytesIO(encoded), row)
 
-    def _called(self, index: int) -> str:
-        return self.rows.called(index)
+    def _describe(self, index: int) -> str:
+        return self.rows.describe(index)
 
 
 def parquet_file(
@@ -55,48 +57,45 @@ def parquet_file(
     shorter: int | None = None,
     memory: int = MEMORY,
 ) -> ParquetDataset:
-    """Images of a Parquet file, of several in the order given, or of all .parquet files of a folder by name.
+    """Return the images of a Parquet file, of several files in this order, or of all .parquet files of a folder.
 
     The column ``image`` holds encoded images (PNG, JPEG, …) as bytes, or as Hugging Face's struct of ``bytes`` and
-    ``path``. The column ``label`` holds whole numbers or names; ``label=None`` reads images without labels (-1).
-    Names are numbered in alphabetical order, or as in ``classes``. Numbers are named by the file's Hugging Face
-    features if it has some, by ``classes``, or by themselves; where both name them, ``classes`` gives the order.
-    ``size`` and ``shorter`` are those of :class:`FileDataset`.
+    ``path``. The column ``label`` holds integers or names; ``label=None`` reads images without labels (-1). Names are
+    numbered in alphabetical order, or as in ``classes``. Integers are named by the file's Hugging Face features if it
+    has some, by ``classes``, or by themselves; if both name them, ``classes`` sets the order. ``size`` and ``shorter``
+    are those of :class:`FileDataset`.
 
-    Images are read when asked for. About ``memory`` bytes of them are kept; read in random order, larger files are
-    unpacked once into a temporary file.
+    A row group is read when one of its images is. Encoded images stay in memory up to ``memory`` bytes; the others are
+    copied to a temporary file.
     """
-    if not is_whole(memory, 0):
+    if not is_integer(memory, 0):
         raise OptionError(f"memory={memory!r}: give a number of bytes, such as {MEMORY}.")
     files = _files(path)
     parts = [_part(file, image) for file in files]
-    rows = RowGroups(parts, memory)
+    rows = ParquetRows(parts, memory)
     if len(rows) == 0:
         raise StateError(f"{files[0]} holds no rows: give a file with images.")
     if label is None:
         labels, names = np.full(len(rows), -1, np.int64), tuple(classes or ())
     else:
         labels, names = _labels(parts, label, None if classes is None else tuple(classes))
-    given = Path(path) if isinstance(path, str | Path) else files[0]
-    called = name or (given.resolve().name if given.is_dir() else given.stem)
-    return ParquetDataset(called, rows, labels, names, domain, size, shorter)
+    source = Path(path) if isinstance(path, str | Path) else files[0]
+    default = source.resolve().name if source.is_dir() else source.stem
+    return ParquetDataset(name or default, rows, labels, names, domain, size, shorter)
 
 
 def _files(path: str | Path | Sequence[str | Path]) -> list[Path]:
     if not isinstance(path, str | Path):
         if len(path) == 0:
             raise OptionError("the list of Parquet files is empty: give at least one.")
-        return [Path(each) for each in path]
-    place = Path(path)
-    if not place.is_dir():
-        return [place]
-    found = sorted(
-        (each for each in place.iterdir() if each.suffix == ".parquet" and each.name[0] != "."),
-        key=lambda each: natural(each.name),
-    )
-    if not found:
-        raise StateError(f"{place} holds no .parquet files: give the folder that does, or the files.")
-    return found
+        return list(map(Path, path))
+    folder = Path(path)
+    if not folder.is_dir():
+        return [folder]
+    files = [file for file in folder.iterdir() if file.suffix == ".parquet" and file.name[0] != "."]
+    if not files:
+        raise StateError(f"{folder} holds no .parquet files: give the folder that does, or the files.")
+    return sorted(files, key=lambda file: natural(file.name))
 
 
 def _part(file: Path, image: str) -> Part:
@@ -107,10 +106,10 @@ def _part(file: Path, image: str) -> Part:
     kind = _type(file, footer, image, "image=…")
     if _is_binary(kind):
         return Part(file, footer, image)
-    if pa.types.is_struct(kind) and any(each.name == "bytes" and _is_binary(each.type) for each in kind):
+    if pa.types.is_struct(kind) and any(child.name == "bytes" and _is_binary(child.type) for child in kind):
         return Part(file, footer, f"{image}.bytes")
     raise StateError(
-        f"{file}: the column {image!r} is of type {kind}; needed are encoded images as binary, or a struct with a "
+        f"{file}: the column {image!r} is of type {kind}; expected encoded images as binary, or a struct with a "
         "field bytes."
     )
 
@@ -118,9 +117,7 @@ def _part(file: Path, image: str) -> Part:
 def _type(file: Path, footer: Any, column: str, option: str) -> Any:
     schema = footer.schema.to_arrow_schema()
     if column not in schema.names:
-        raise StateError(
-            f"{file} has the columns {some(schema.names)}, not {column!r}: say which one it is with {option}."
-        )
+        raise StateError(f"{file} has the columns {some(schema.names)}, not {column!r}: name the column with {option}.")
     kind = schema.field(column).type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -141,7 +138,7 @@ def _labels(parts: Sequence[Part], label: str, classes: tuple[str, ...] | None) 
         kind = _type(part.path, part.footer, label, "label=…, or label=None for images without labels")
         if not (_is_text(kind) or pa.types.is_integer(kind)):
             raise StateError(
-                f"{part.path}: the column {label!r} is of type {kind}; needed are whole numbers or names of classes."
+                f"{part.path}: the column {label!r} is of type {kind}; expected integers or names of classes."
             )
         values = _values(part, label)
         if None in values:
@@ -151,7 +148,7 @@ def _labels(parts: Sequence[Part], label: str, classes: tuple[str, ...] | None) 
         features.add(_class_names(part.footer, label))
     if len(texts) > 1 or len(features) > 1:
         raise StateError(
-            f"{parts[0].path} and the files after it disagree on what the labels in {label!r} mean: write them anew "
+            f"{parts[0].path} and the files after it disagree on what the labels in {label!r} mean: write them again "
             "with the same type and the same features, or read them one by one."
         )
     names = features.pop()
@@ -168,10 +165,10 @@ def _labels(parts: Sequence[Part], label: str, classes: tuple[str, ...] | None) 
     unknown = sorted(set(written) - set(order))
     if unknown:
         raise StateError(
-            f"{parts[0].path}: label {some(unknown)} is none of the {len(order)} classes ({some(order)}): name all."
+            f"{parts[0].path}: label {some(unknown)} is not one of the {len(order)} classes ({some(order)}): name all."
         )
-    places = {each: place for place, each in enumerate(order)}
-    return np.asarray([places[each] for each in written], np.int64), order
+    numbers = {name: number for number, name in enumerate(order)}
+    return np.asarray([numbers[name] for name in written], np.int64), order
 
 
 def _values(part: Part, column: str) -> list[Any]:
@@ -184,7 +181,7 @@ def _values(part: Part, column: str) -> list[Any]:
 
 
 def _class_names(footer: Any, column: str) -> tuple[str, ...] | None:
-    """The names that Hugging Face's ``ClassLabel`` gives the numbers of a column, if the file has them."""
+    """Return the names that Hugging Face's ``ClassLabel`` has for the integers of a column, if there are some."""
     try:
         features = json.loads((footer.metadata or {})[b"huggingface"])["info"]["features"]
         names = features[column]["names"]

@@ -13,11 +13,10 @@ from cretta.data.cifar import Split, cifar10, cifar100, cifar_c, embedded
 from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
 from cretta.data.dataset import FileDataset, ImageDataset
 from cretta.data.domains import parse_domain
-from cretta.data.folder import image_folder, subfolders
-from cretta.data.imagenet import imagenet_c, imagenet_validation, labelled_csv
+from cretta.data.folder import image_folder, labelled_csv, subfolders
+from cretta.data.imagenet import imagenet_c, imagenet_validation, tiny_imagenet, tiny_imagenet_c
 from cretta.data.pacs import DOMAINS, pacs_domain
 from cretta.data.releases import FACTS, Archive, Release, data_root
-from cretta.data.tiny_imagenet import tiny_imagenet_200, tiny_imagenet_c
 from cretta.options import unknown
 
 Opener = Callable[[Split, Path | None, int | None], ImageDataset]
@@ -41,6 +40,8 @@ class Dataset:
     generates: bool = True
     """Whether corruptions are generated from the test images where ``shifted`` is not there."""
     classes: int
+    class_names: tuple[str, ...] = ()
+    """In the order of the labels; empty if the files name them."""
     test_images: int
     side: int | None = None
     """The height and width of all images, if they have the same."""
@@ -110,7 +111,7 @@ def _cifar(reader: Callable[[Path, Split], ImageDataset]) -> _Open:
 
 
 def _tiny_imagenet(path: Path, part: str, size: int | None) -> ImageDataset:
-    return tiny_imagenet_200(path, "train" if part == "train" else "val", size=_square(size))
+    return tiny_imagenet(path, "train" if part == "train" else "val", size=_square(size))
 
 
 _OPEN: dict[str, _Open] = {
@@ -190,7 +191,8 @@ def _dataset(name: str, facts: dict[str, Any]) -> Dataset:
     clean, shifted = RELEASES.get(facts.get("clean", "")), RELEASES.get(facts.get("shifted", ""))
     openers: dict[str, Opener] = {"embedded": lambda split, root, size: embedded(split), "imagenet": _open_imagenet}
     opener = openers[name] if clean is None or name in openers else _open_release(clean)
-    return Dataset(**(facts | {"clean": clean, "shifted": shifted}), name=name, open=opener)
+    fields = {key: _frozen(value) for key, value in facts.items()}
+    return Dataset(**(fields | {"clean": clean, "shifted": shifted}), name=name, open=opener)
 
 
 def _datasets() -> Iterator[Dataset]:

@@ -6,11 +6,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .draws import Draws
-from .parameters import Values
-from .pixels import Pixels, to_bytes, to_unit
-from .resample import convolve_symmetric, gaussian_weights, pad, smooth, zoom_centre, zoom_extent
-from .streak import streak
+from cretta.data.corruptions.draws import Draws
+from cretta.data.corruptions.parameters import Values
+from cretta.data.corruptions.pixels import Pixels, to_bytes, to_unit
+from cretta.data.corruptions.resample import convolve_symmetric, gaussian_weights, pad, smooth, zoom_centre, zoom_extent
+from cretta.data.corruptions.streak import streak
 
 
 @lru_cache(maxsize=32)

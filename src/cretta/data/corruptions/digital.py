@@ -5,10 +5,10 @@ from io import BytesIO
 import numpy as np
 from PIL import Image
 
-from .draws import Draws
-from .parameters import Values
-from .pixels import Floats, Pixels, to_bytes, to_unit
-from .resample import sample, smooth
+from cretta.data.corruptions.draws import Draws
+from cretta.data.corruptions.parameters import Values
+from cretta.data.corruptions.pixels import Floats, Pixels, to_bytes, to_unit
+from cretta.data.corruptions.resample import sample, smooth
 
 
 def contrast(images: Pixels, draws: Draws, values: Values) -> Pixels:

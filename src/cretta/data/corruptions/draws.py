@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .pixels import Floats
+from cretta.data.corruptions.pixels import Floats
 
 Generator = np.random.Generator
 

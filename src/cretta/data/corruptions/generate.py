@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...errors import BatchError, OptionError
-from . import blur, digital, noise, weather
-from .draws import Draws
-from .parameters import PARAMETER_SETS, SEVERITIES, Values, set_for
-from .photographs import frost_photographs
-from .pixels import Pixels
-from .spatter import spatter
+from cretta.data.corruptions import blur, digital, noise, weather
+from cretta.data.corruptions.draws import Draws
+from cretta.data.corruptions.parameters import PARAMETER_SETS, SEVERITIES, Values, set_for
+from cretta.data.corruptions.photographs import frost_photographs
+from cretta.data.corruptions.pixels import Pixels
+from cretta.data.corruptions.spatter import spatter
+from cretta.errors import BatchError, OptionError
 
 Corruption = Callable[[Pixels, Draws, Values], Pixels]
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from .draws import Draws
-from .parameters import Values
-from .pixels import Pixels, to_bytes, to_unit
+from cretta.data.corruptions.draws import Draws
+from cretta.data.corruptions.parameters import Values
+from cretta.data.corruptions.pixels import Pixels, to_bytes, to_unit
 
 
 def gaussian_noise(images: Pixels, draws: Draws, values: Values) -> Pixels:

@@ -6,8 +6,8 @@ from importlib import metadata
 import numpy as np
 from PIL import Image
 
-from ...errors import OptionError
-from .pixels import Pixels
+from cretta.data.corruptions.pixels import Pixels
+from cretta.errors import OptionError
 
 _PACKAGE = "imagecorruptions"
 _NAMES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .draws import Draws
-from .pixels import Floats
+from cretta.data.corruptions.draws import Draws
+from cretta.data.corruptions.pixels import Floats
 
 
 def plasma(draws: Draws, side: int, decay: float) -> Floats:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .pixels import Floats
+from cretta.data.corruptions.pixels import Floats
 
 Border = Literal["nearest", "reflect", "reflect-101"]
 """aaa|abc|ccc, cba|abc|cba, and c b|abc|b a."""

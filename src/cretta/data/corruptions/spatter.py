@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .draws import Draws
-from .parameters import Values
-from .pixels import Floats, Pixels, to_bytes, to_unit
-from .resample import inside, smooth
+from cretta.data.corruptions.draws import Draws
+from cretta.data.corruptions.parameters import Values
+from cretta.data.corruptions.pixels import Floats, Pixels, to_bytes, to_unit
+from cretta.data.corruptions.resample import inside, smooth
 
 Layer = NDArray[np.int32]
 

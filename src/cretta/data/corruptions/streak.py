@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .pixels import Floats, Pixels
+from cretta.data.corruptions.pixels import Floats, Pixels
 
 # Taps lighter than this cannot move any value by a hundredth of a grey level.
 _NEGLIGIBLE = 1e-6

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from .draws import Draws
-from .parameters import Values
-from .photographs import frost_photographs
-from .pixels import Floats, Pixels, to_bytes, to_unit
-from .plasma import plasma
-from .resample import zoom_centre, zoom_extent
-from .streak import streak
+from cretta.data.corruptions.draws import Draws
+from cretta.data.corruptions.parameters import Values
+from cretta.data.corruptions.photographs import frost_photographs
+from cretta.data.corruptions.pixels import Floats, Pixels, to_bytes, to_unit
+from cretta.data.corruptions.plasma import plasma
+from cretta.data.corruptions.resample import zoom_centre, zoom_extent
+from cretta.data.corruptions.streak import streak
 
 _LUMINANCE = (np.float32(0.299), np.float32(0.587), np.float32(0.114))
 
