@@ -1,8 +1,8 @@
-"""Run the tests again and again, also beside busy loops: no test may depend on the speed of the machine.
+"""Run the tests repeatedly, also beside busy loops: no test may depend on the speed of the machine.
 
-Without options, this is what a release needs: the whole suite four times, two of them under load, then every test that
+Without options, this is what a release needs: the full suite four times, two of them under load, then every test that
 starts, stops or kills a process (`pytest -m process`) thirty times under load. It takes hours. Arguments that are not
-listed here go to pytest; without any, it runs on all cores, as `make test` does.
+listed here are passed to pytest; without any, it runs on all cores, as `make test` does.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-# Ends by itself if this process is killed.
+# Ends on its own if this process is killed.
 LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
 
 
 @contextlib.contextmanager
 def load(loops: int) -> Iterator[None]:
-    """Keep so many cores busy."""
+    """Keep this number of cores busy."""
     running = [subprocess.Popen([sys.executable, "-c", LOOP, str(os.getpid())]) for _ in range(loops)]
     try:
         yield
@@ -37,16 +37,16 @@ def load(loops: int) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", type=int, default=4, help="runs of the whole suite (default: %(default)s)")
+    parser.add_argument("--suite", type=int, default=4, help="runs of the full suite (default: %(default)s)")
     parser.add_argument("--loaded", type=int, default=2, help="how many of them under load (default: %(default)s)")
     parser.add_argument("--process", type=int, default=30, help="runs of the process tests (default: %(default)s)")
     parser.add_argument("--loops", type=int, default=2, help="busy loops that make the load (default: %(default)s)")
     options, others = parser.parse_known_args()
-    whole: list[str] = []
-    runs = [("whole suite", whole, number >= options.suite - options.loaded) for number in range(options.suite)]
+    everything: list[str] = []
+    runs = [("full suite", everything, number >= options.suite - options.loaded) for number in range(options.suite)]
     runs += [("process tests", ["-m", "process"], True)] * options.process
     failures: Counter[str] = Counter()
-    broken = 0
+    failed = 0
     for number, (name, selection, loaded) in enumerate(runs, 1):
         loops = options.loops if loaded else 0
         now = time.strftime("%H:%M:%S")
@@ -57,13 +57,13 @@ def main() -> int:
         lines = ended.stdout.splitlines()
         print(lines[-1] if lines else f"code {ended.returncode}", flush=True)
         if ended.returncode:
-            broken += 1
+            failed += 1
             failures.update(line.split(" - ")[0] for line in lines if line.startswith(("FAILED ", "ERROR ")))
             print(ended.stdout, ended.stderr, sep="\n", flush=True)
     for failure, times in failures.most_common():
         print(f"{times} × {failure}")
-    print(f"{len(runs) - broken} of {len(runs)} runs passed.")
-    return int(broken > 0)
+    print(f"{len(runs) - failed} of {len(runs)} {'run' if len(runs) == 1 else 'runs'} passed.")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

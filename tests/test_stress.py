@@ -1,4 +1,4 @@
-"""The command that runs the tests again and again, and the marker by which it finds those with processes."""
+"""The script that runs the tests repeatedly, and the marker by which it selects those that start processes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_all_runs_are_made_under_their_load_and_failures_counted(tmp_path: Path)
     assert passed == "3 of 4 runs passed."
     ended = run(STRESS, "--suite", 0, "--process", 1, "--loops", 0, file)
     assert ended.returncode == 0, ended.stdout
-    assert ended.stdout.endswith("1 of 1 runs passed.\n")
+    assert ended.stdout.endswith("1 of 1 run passed.\n")
 
 
 def test_a_test_that_starts_a_process_must_say_so(tmp_path: Path) -> None:

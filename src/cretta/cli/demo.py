@@ -28,7 +28,7 @@ def demo(
     A WideResNet-40-2 trained on CIFAR-10 predicts test images in batches, through eight corruptions one after another
     and without a reset: as it is (source), with the statistics of the batch (bn_adapt), minimizing entropy (tent), and
     by contrastive residual energies (cretta). Each corruption takes the next 400 of 2000 images, so that 1200 images
-    come twice. The table gives accuracy, calibration error (ECE), confidence minus accuracy, and speed, over the whole
+    come twice. The table gives accuracy, calibration error (ECE), confidence minus accuracy, and speed, over the full
     stream and its second half; the figure shows them over the stream.
 
         # under three minutes on two cores

@@ -254,13 +254,13 @@ def _warnings_as_notes() -> Iterator[None]:
 
     show_others, collapses = warnings.showwarning, 0
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **details: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *position: Any, **details: Any) -> None:
         nonlocal collapses
         collapses += category is CollapseWarning
         if category is UserWarning:
             note(str(message))
         elif category is not CollapseWarning:
-            show_others(message, category, *place, **details)
+            show_others(message, category, *position, **details)
         elif collapses <= WARNINGS:
             note(f"{message}{' (others are in the column note)' if collapses == WARNINGS else ''}")
 

@@ -43,9 +43,9 @@ class RateColumn(ProgressColumn):
 
 
 class Lines(Progress):
-    """Bars for a log: every 30 seconds a line on stderr that says how far the work is.
+    """Progress for a log: a line every 30 seconds.
 
-    ``wait`` waits for so many seconds, and returns whether the work has ended.
+    ``wait`` waits for a number of seconds, and returns whether the work has ended.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class Lines(Progress):
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Begin to write lines."""
+        """Start to write lines."""
         self._thread = Thread(target=self._write, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -83,7 +83,7 @@ class Lines(Progress):
 
 
 def progress_bar(unit: str = "images") -> Progress:
-    """A bar with a count, a rate and the time left; it vanishes when done."""
+    """Return a bar with a count, a rate and the time left."""
     return bars(BarColumn(), MofNCompleteColumn(), RateColumn(unit), TimeRemainingColumn())
 
 
@@ -106,14 +106,14 @@ def share_bar() -> Progress:
 
 
 def bars(*columns: ProgressColumn) -> Progress:
-    """Return bars on stderr that vanish when done; into a log they write a line now and then.
+    """Return bars on stderr that vanish when the work is done; in a log, they are a line every 30 seconds.
 
-    They begin with the description of a task, and have the given columns behind it.
+    The first column is the description of the task; ``columns`` follow.
     """
     columns = (TextColumn("{task.description}", table_column=Column(no_wrap=True)), *columns)
     if not (notices.is_interactive and notices.file.isatty()):
         return Lines(*columns, console=notices, speed_estimate_period=60)
-    # What is printed meanwhile goes above the bars if it goes to the same terminal, else where it should.
+    # If stdout is the same terminal, lines printed meanwhile must be placed above the bars.
     return Progress(
         *columns, console=notices, transient=True, redirect_stdout=console.is_terminal, speed_estimate_period=60
     )

@@ -11,7 +11,7 @@ from cretta.report.content import Chart, Table
 
 
 def check_formats(table: Sequence[str] | None, figure: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the formats of tables and of figures; all of them where None are given."""
+    """Return the formats of tables and of figures; None stands for all."""
     for kind, formats, known in (("table", table, tables.FORMATS), ("figure", figure, charts.FORMATS)):
         for format in formats or ():
             if format not in known:
