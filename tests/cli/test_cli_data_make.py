@@ -50,7 +50,7 @@ def test_the_first_images_only(tmp_path: Path) -> None:
     result = call("cifar10-c", "--root", tmp_path, "--images", 20, "--corruption", "fog", "--validation")
     assert result.exit_code == 0, result.output
     folder = tmp_path / "CIFAR-10-C-20"
-    assert "the first 20 images, not the whole set" in result.output
+    assert "the first 20 images, not of all" in result.output
     assert f'cretta.data.numpy_file("{folder}/fog.npy", "{folder}/labels.npy")' in result.output.replace("\n", "")
     read = numpy_file(folder / "saturate.npy", folder / "labels.npy")
     assert np.array_equal(read.images[80:], corrupt(images[:20], "saturate", 5))
@@ -114,7 +114,7 @@ def test_frost_without_its_photographs_is_told_at_once(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere", "--corruption", "fog"], "give one of cifar10-c, cifar100-c, tiny-imagenet-c, or a folder"),
+        (["nowhere", "--corruption", "fog"], "expected one of cifar10-c, cifar100-c, tiny-imagenet-c, or a folder"),
         (["cifar10-c", "--corruption", "fog"], "cretta data get cifar10"),
         (["cifar10-c", "--corruption", "rain"], "unknown corruption 'rain'"),
         (["cifar10-c", "--corruption", "fog", "--severity", "2"], "leave format and severity out"),

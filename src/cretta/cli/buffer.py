@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from cretta.cli import parse
 from cretta.cli.app import App, app
 from cretta.cli.console import check_output, console, print_table, say
 from cretta.cli.options import (
+    ARCHITECTURE,
+    CLASSES,
+    DEVICE,
+    MEAN,
     MODEL,
-    ArchitectureOption,
-    ClassesOption,
-    DeviceOption,
-    MeanOption,
-    OverwriteOption,
-    RootOption,
-    SeedOption,
-    StdOption,
+    OVERWRITE,
+    ROOT,
+    SEED,
+    STD,
+    argument,
     option,
 )
 from cretta.errors import OptionError
@@ -38,41 +37,32 @@ app.add_typer(buffer_app, name="buffer")
 
 @buffer_app.command()
 def build(
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            help="Training images: a folder, with or without one folder per class; a .npy, .npz or .parquet file; or "
-            "embedded (1 000 CIFAR-10 images that come with cretta), cifar10, cifar100 or tiny-imagenet.",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[Path, option("File for the buffer (.safetensors).")],
-    size: Annotated[str, option("A share of the images, 0.1, or a number, 1000.")] = "0.1",
-    select: Annotated[
-        str, option("random; confident or uncertain: those of which --model is most or least certain.")
-    ] = "random",
-    augment: Annotated[
-        str, option("Augmentation of the images when they are used: none, rotate or cifar100.")
-    ] = "rotate",
-    image_size: Annotated[
-        str | None,
-        option(
-            "Size that the model expects: 224 scales the shorter side to 256 and crops the center; 32x32 scales to "
-            "exactly that.",
-            default="unchanged",
-        ),
-    ] = None,
-    root: RootOption = None,
-    seed: SeedOption = 0,
-    model: Annotated[
-        str | None, option("The source model, for --select confident or uncertain; as for `cretta predict`.", MODEL)
-    ] = None,
-    architecture: ArchitectureOption = None,
-    classes: ClassesOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    device: DeviceOption = "auto",
-    overwrite: OverwriteOption = False,
+    dataset: str = argument(
+        ...,
+        "Training images: a folder, with or without one folder per class; a .npy, .npz or .parquet file; or embedded "
+        "(1 000 CIFAR-10 images that come with cretta), cifar10, cifar100 or tiny-imagenet.",
+    ),
+    output: Path = option(..., "File for the buffer (.safetensors)."),
+    size: str = option("0.1", "A share of the images, 0.1, or a number, 1000."),
+    select: str = option("random", "random; confident or uncertain: those of which --model is most or least certain."),
+    augment: str = option("rotate", "Augmentation of the images when they are used: none, rotate or cifar100."),
+    image_size: str | None = option(
+        None,
+        "Size that the model expects: 224 scales the shorter side to 256 and crops the center; 32x32 scales to exactly "
+        "that.",
+        shown="unchanged",
+    ),
+    root: Path | None = ROOT,
+    seed: int = SEED,
+    model: str | None = option(
+        None, "The source model, for --select confident or uncertain; as for `cretta predict`.", MODEL
+    ),
+    architecture: str | None = ARCHITECTURE,
+    classes: int | None = CLASSES,
+    mean: str | None = MEAN,
+    std: str | None = STD,
+    device: str = DEVICE,
+    overwrite: bool = OVERWRITE,
 ) -> None:
     r"""Sample source images, the same number of every class, for `cretta predict --buffer`.
 
@@ -120,9 +110,7 @@ def build(
 
 
 @buffer_app.command()
-def show(
-    file: Annotated[Path, typer.Argument(help="A file of `cretta buffer build` or SourceBuffer.save.")],
-) -> None:
+def show(file: Path = argument(..., "A file of `cretta buffer build` or SourceBuffer.save.")) -> None:
     """Show the contents of a buffer.
 
     The number of images, their size and classes, and how they are augmented.

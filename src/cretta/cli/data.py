@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.filesize import decimal
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cretta.cli.app import App, app
 from cretta.cli.console import console, say
-from cretta.cli.options import RootOption
+from cretta.cli.options import ROOT, argument
 from cretta.errors import StateError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ COLORS = {"complete": "green", "incomplete": "yellow", "damaged": "red"}
 
 
 @data_app.command("list")
-def list_datasets(root: RootOption = None) -> None:
+def list_datasets(root: Path | None = ROOT) -> None:
     """Show the datasets, their sizes, and which of them you have.
 
     All are below one folder, where `cretta data get` and `cretta data make` put them.
@@ -53,9 +53,7 @@ def list_datasets(root: RootOption = None) -> None:
 
 
 @data_app.command()
-def show(
-    name: Annotated[str, typer.Argument(help="A dataset of `cretta data list`.")], root: RootOption = None
-) -> None:
+def show(name: str = argument(..., "A dataset of `cretta data list`."), root: Path | None = ROOT) -> None:
     """Show the details of a dataset: where it comes from, its license, and how to read it.
 
     If you need an account to download it, the steps are shown.
@@ -83,18 +81,16 @@ def show(
     console.print(table)
 
 
-@data_app.command()
+@data_app.command(resumable=True)
 def get(
-    names: Annotated[list[str], typer.Argument(help="Datasets of `cretta data list`.", metavar="NAME")],
-    root: RootOption = None,
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            help="Use these files: an archive, a folder that holds the archives, or the unpacked dataset.",
-            show_default="download",
-        ),
-    ] = None,
+    names: list[str] = argument(..., "Datasets of `cretta data list`.", name="NAME"),
+    root: Path | None = ROOT,
+    source: Path | None = typer.Option(
+        None,
+        "--from",
+        help="Use these files: an archive, a folder that holds the archives, or the unpacked dataset.",
+        show_default="download",
+    ),
 ) -> None:
     """Download datasets, check them against the published MD5, and unpack them.
 
@@ -125,18 +121,14 @@ def get(
             progress.update(task, completed=done, total=total)
 
         for name in names:
-            try:
-                fetch.get(name, root=root, source=source, progress=show, report=say)
-            except KeyboardInterrupt:
-                say("Stopped. Run the same command again to continue.")
-                raise typer.Exit(130) from None
+            fetch.get(name, root=root, source=source, progress=show, report=say)
             progress.update(task, visible=False)
 
 
 @data_app.command()
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Datasets of `cretta data list`.", metavar="NAME")] = None,
-    root: RootOption = None,
+    names: list[str] | None = argument(None, "Datasets of `cretta data list`.", name="NAME", shown="all here"),
+    root: Path | None = ROOT,
 ) -> None:
     """Read datasets, and report what is missing or damaged.
 

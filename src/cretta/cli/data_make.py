@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-import typer
-
-from cretta.cli.console import console, count, say
+from cretta.cli.console import count, say
 from cretta.cli.data import data_app
-from cretta.cli.options import RootOption
+from cretta.cli.options import ROOT, SEED, argument, flag, option
 from cretta.errors import OptionError
 
 READERS = {
@@ -22,58 +20,33 @@ READ_FOLDER = 'cretta.data.image_folder("{folder}/{corruption}/{severity}")'
 READ_ARRAY = 'cretta.data.numpy_file("{folder}/{corruption}.npy", "{folder}/labels.npy")'
 
 
-@data_app.command("make")
+@data_app.command("make", resumable=True)
 def data_make(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="cifar10-c, cifar100-c or tiny-imagenet-c, from the clean images below --root; or a folder of images.",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(help="The folder to fill.", show_default="below --root, or FOLDER-C beside the folder"),
-    ] = None,
-    root: RootOption = None,
-    corruption: Annotated[
-        list[str] | None,
-        typer.Option(help="A corruption to make; may be given several times.", show_default="the fifteen"),
-    ] = None,
-    severity: Annotated[
-        list[int] | None,
-        typer.Option(help="A severity from 1 to 5, for image files; may be given several times.", show_default="all"),
-    ] = None,
-    validation: Annotated[
-        bool, typer.Option("--validation", help="Make the four corruptions that are meant for tuning, too.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    images: Annotated[
-        int | None, typer.Option(help="The first so many images only, for a trial.", show_default="all")
-    ] = None,
-    parameters: Annotated[
-        str | None,
-        typer.Option(help="Strengths: cifar, tiny or imagenet.", show_default="follow the size of each image"),
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            help="Image files as png, without loss, or as jpeg of quality 85, as the published ones are.",
-            show_default="png; for tiny-imagenet-c jpeg",
-        ),
-    ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Scale and cut the images of a folder first, to this side.", show_default="as they are"
-        ),
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads.", show_default="one a core")] = None,
+    target: str = argument(
+        ..., "cifar10-c, cifar100-c or tiny-imagenet-c, from the clean images below --root; or a folder of images."
+    ),
+    output: Path | None = option(None, "Folder for the images.", shown="below --root, or FOLDER-C beside the folder"),
+    root: Path | None = ROOT,
+    corruption: list[str] | None = option(None, "A corruption to make; can be repeated.", shown="the fifteen"),
+    severity: list[int] | None = option(None, "A severity from 1 to 5, for image files; can be repeated.", shown="all"),
+    validation: bool = flag("--validation", "Also make the four corruptions that are meant for tuning."),
+    seed: int = SEED,
+    images: int | None = option(None, "Only this number of images, the first ones, for a trial.", shown="all"),
+    parameters: str | None = option(None, "Strengths: cifar, tiny or imagenet.", shown="by the size of the image"),
+    format: str | None = option(
+        None,
+        "Image files as png, without loss, or as jpeg of quality 85, as the published ones are.",
+        shown="png; for tiny-imagenet-c jpeg",
+    ),
+    size: int | None = option(
+        None, "Scale and crop the images of a folder to this side first.", shown="unchanged", min=1
+    ),
+    workers: int | None = option(None, "Threads.", shown="one per core", min=1),
 ) -> None:
     """Make corrupted images: a published benchmark from its clean images, or your own folder's.
 
-    An image depends on the seed and on its place only; threads and interruptions change nothing. A file has its name
-    only when it is whole, so after an interruption the same command goes on where it was.
+    An image depends only on the seed and on its position; the number of threads and interruptions change nothing.
+    **Resumable**: run the same command again; files that are complete are not made again.
 
         # CIFAR-10-C beside CIFAR-10 (2.3 GB)
         cretta data make cifar10-c
@@ -91,14 +64,14 @@ def data_make(
 
     corruptions = list(dict.fromkeys((corruption or list(CORRUPTIONS)) + list(VALIDATION_CORRUPTIONS) * validation))
     if target not in PUBLISHED and not Path(target).is_dir():
-        raise OptionError(f"{target}: give one of {', '.join(PUBLISHED)}, or a folder that exists.")
+        raise OptionError(f"{target}: expected one of {', '.join(PUBLISHED)}, or a folder that exists.")
     if target in PUBLISHED and size is not None:
         raise OptionError(f"--size {size}: {target} has the size it is published with; leave it out.")
     _check_frost(corruptions, lambda: dataset_path(target.removesuffix("-c"), root) if target in PUBLISHED else None)
     with progress_bar() as progress:
         task = progress.add_task("reading", total=None)
 
-        def hear(domain: str, count: int, total: int) -> None:
+        def show(domain: str, count: int, total: int) -> None:
             progress.update(task, advance=count, total=total, description=domain)
 
         common: dict[str, Any] = {
@@ -109,7 +82,7 @@ def data_make(
             "seed": seed,
             "parameters": parameters,
             "workers": workers,
-            "progress": hear,
+            "progress": show,
         }
         if target in PUBLISHED:
             made = make_published(target, root=root, format=cast("Format | None", format), **common)
@@ -119,22 +92,22 @@ def data_make(
     say(f"{count(made.new, 'image')} made{there}: {made.folder}")
     reader = READERS.get(target, READ_FOLDER)
     if images is not None:
-        console.print(f"Made of the first {count(made.sources, 'image')}, not the whole set.")
+        say(f"Made of the first {count(made.sources, 'image')}, not of all.")
         reader = READ_FOLDER if target not in PUBLISHED[:2] else READ_ARRAY
     shown = reader.format(folder=made.folder, corruption=corruptions[0], severity=(severity or SEVERITIES)[-1])
     say(f"Read it with {shown}")
 
 
 def _check_frost(corruptions: list[str], check_first: Callable[[], object]) -> None:
-    """Told before the work, with what to type in order to do without; what is more amiss is told first."""
+    """Raise, before the work, if the images that frost needs are missing; ``check_first`` reports what comes before."""
     from cretta.data.corruptions import check_corruption
 
     if "frost" not in corruptions:
         return
     try:
         check_corruption("frost", 1, 0, None)
-    except OptionError as missing:
+    except OptionError as error:
         check_first()
-        rest = " ".join(f"--corruption {each}" for each in corruptions if each != "frost")
+        rest = " ".join(f"--corruption {name}" for name in corruptions if name != "frost")
         without = f"To leave it out: {rest}" if rest else "There is nothing else to make"
-        raise OptionError(f"{missing}. {without}") from None
+        raise OptionError(f"{error}. {without}") from None

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from cretta.cli.app import app
 from cretta.cli.console import check_output, console, say
-from cretta.cli.options import SeedOption, option
+from cretta.cli.options import SEED, option
 
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
 
 @app.command()
 def demo(
-    shift: Annotated[
-        list[str] | None, option("A corruption to show on its own; can be repeated.", default="eight in a row")
-    ] = None,
-    severity: Annotated[int, option("Strength of the corruption, from 1 to 5.")] = 5,
-    images: Annotated[int, option("Images per shift, at most 2000.")] = 400,
-    batch_size: Annotated[int, option("Images per batch.")] = 50,
-    seed: SeedOption = 0,
-    output: Annotated[Path, option("File for the figure (.png, .svg or .pdf).")] = Path("cretta-demo.png"),
+    shift: list[str] | None = option(None, "A corruption to show on its own; can be repeated.", shown="eight in a row"),
+    severity: int = option(5, "Strength of the corruption, from 1 to 5."),
+    images: int = option(400, "Images per shift, at most 2000."),
+    batch_size: int = option(50, "Images per batch."),
+    seed: int = SEED,
+    output: Path = option(Path("cretta-demo.png"), "File for the figure (.png, .svg or .pdf)."),
 ) -> None:
     """Show what adaptation does when the data drifts, on real images that come with cretta; works offline.
 

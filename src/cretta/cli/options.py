@@ -1,43 +1,41 @@
-"""Options that several commands share."""
+"""How commands declare options and arguments, and those that several commands share."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 MODEL, IMAGES, STREAM, ADAPTATION = "Model", "Images", "Stream", "Adaptation"
 """Headings in the help of commands with many options."""
-DEFAULT_STORE = Path("results")
 
 
-def option(help: str, heading: str | None = None, *, default: str | None = None, min: float | None = None) -> Any:
-    """Declare an option: its help, the heading it stands under, and how help shows a default that is computed."""
-    return typer.Option(help=help, rich_help_panel=heading, show_default=default or True, min=min)
+def option(
+    default: object, help: str, heading: str | None = None, *, shown: str | None = None, min: float | None = None
+) -> Any:
+    """Declare an option; ``...`` as default makes it required, and ``shown`` is what help shows instead of None."""
+    return typer.Option(default, help=help, rich_help_panel=heading, show_default=shown or True, min=min)
 
 
 def flag(name: str, help: str) -> Any:
     """Declare an option without a value, which is off unless its name is on the command line."""
-    return typer.Option(name, help=help)
+    return typer.Option(False, name, help=help)
 
 
-ArchitectureOption = Annotated[
-    str | None, option("Architecture of a checkpoint that does not name it: wrn-40-2, resnet-26, …", MODEL)
-]
-ClassesOption = Annotated[int | None, option("Number of classes of such a checkpoint.", MODEL)]
-MeanOption = Annotated[
-    str | None, option("Channel means, for a model that expects normalized images: 0.485,0.456,0.406", MODEL)
-]
-StdOption = Annotated[str | None, option("Channel standard deviations, together with --mean: 0.229,0.224,0.225", MODEL)]
-DeviceOption = Annotated[str, option("auto (a GPU if there is one), cpu, cuda or cuda:1.")]
-RootOption = Annotated[Path | None, option("Folder of all datasets.", default="$CRETTA_DATA, else ~/.cache/cretta")]
-StoreOption = Annotated[Path, option("Folder in which results are stored.")]
-TableFormatsOption = Annotated[
-    list[str] | None, option("Table format: md, latex or csv; can be repeated.", default="all three")
-]
-FigureFormatsOption = Annotated[
-    list[str] | None, option("Figure format: png, svg or pdf; can be repeated.", default="all three")
-]
-SeedOption = Annotated[int, option("Seed of all random choices.", min=0)]
-OverwriteOption = Annotated[bool, flag("--overwrite", "Replace the output if it exists.")]
+def argument(default: object, help: str, *, shown: str | bool = False, name: str | None = None) -> Any:
+    """Declare an argument; ``...`` as default makes it required."""
+    return typer.Argument(default, help=help, show_default=shown, metavar=name)
+
+
+ARCHITECTURE = option(None, "Architecture of a checkpoint that does not name it: wrn-40-2, resnet-26, …", MODEL)
+CLASSES = option(None, "Number of classes of such a checkpoint.", MODEL)
+MEAN = option(None, "Channel means, for a model that expects normalized images: 0.485,0.456,0.406", MODEL)
+STD = option(None, "Channel standard deviations, together with --mean: 0.229,0.224,0.225", MODEL)
+DEVICE = option("auto", "auto (a GPU if there is one), cpu, cuda or cuda:1.")
+ROOT = option(None, "Folder of all datasets.", shown="$CRETTA_DATA, else ~/.cache/cretta")
+STORE = option(Path("results"), "Folder in which results are stored.")
+TABLE_FORMATS = option(None, "Table format: md, latex or csv; can be repeated.", shown="all three")
+FIGURE_FORMATS = option(None, "Figure format: png, svg or pdf; can be repeated.", shown="all three")
+SEED = option(0, "Seed of all random choices.", min=0)
+OVERWRITE = flag("--overwrite", "Replace the output if it exists.")

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,15 +15,16 @@ from cretta.cli.app import app, as_options
 from cretta.cli.console import note, print_table, say
 from cretta.cli.options import (
     ADAPTATION,
+    ARCHITECTURE,
+    CLASSES,
+    DEVICE,
     IMAGES,
+    MEAN,
     MODEL,
-    ArchitectureOption,
-    ClassesOption,
-    DeviceOption,
-    MeanOption,
-    OverwriteOption,
-    SeedOption,
-    StdOption,
+    OVERWRITE,
+    SEED,
+    STD,
+    argument,
     flag,
     option,
 )
@@ -42,85 +43,59 @@ WARNINGS = 3
 @app.command(resumable=True)
 def predict(
     ctx: typer.Context,
-    images: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder of images, flat, nested or with one folder per class; or a .npy, .npz or .parquet file.",
-            show_default=False,
-        ),
-    ],
-    model: Annotated[
-        str,
-        option(
-            "wrn-40-2-cifar10 (comes with cretta); timm:NAME; a checkpoint, with --architecture and --classes; "
-            "module:callable; or a file of torch.export.save (.pt2).",
-            MODEL,
-        ),
-    ],
-    output: Annotated[Path, option("File for the predictions (.parquet or .csv).")] = Path("predictions.parquet"),
-    method: Annotated[str, option("The adaptation method; source does not adapt.", ADAPTATION)] = "cretta",
-    buffer: Annotated[
-        str | None,
-        option(
-            "Source images for cretta and eata: a file of `cretta buffer build`, or embedded (the CIFAR-10 images "
-            "that come with cretta).",
-            ADAPTATION,
-        ),
-    ] = None,
-    preset: Annotated[str | None, option("A named set of options: cifar100, …", ADAPTATION)] = None,
-    option: Annotated[
-        list[str] | None, option("An option of the method, key=value; can be repeated.", ADAPTATION)
-    ] = None,
-    statistics: Annotated[
-        str | None,
-        option(
-            "What BatchNorm normalizes with: batch, running, mixture or moving.", ADAPTATION, default="the method's"
-        ),
-    ] = None,
-    guard: Annotated[
-        str | None, option("When the model collapses: warn, rollback or reset.", ADAPTATION, default="off")
-    ] = None,
-    batch_size: Annotated[int, option("Images per batch.", ADAPTATION, min=1)] = 200,
-    seed: SeedOption = 0,
-    continue_from: Annotated[
-        Path | None, option("Start from the state that an earlier run saved by --keep-state.", ADAPTATION)
-    ] = None,
-    keep_state: Annotated[Path | None, option("Save the adapted state here at the end (.safetensors).")] = None,
-    size: Annotated[
-        str | None,
-        option(
-            "224: scale the shorter side to 256, crop the center. 32x32: scale to exactly that.",
-            IMAGES,
-            default="the model's, if known",
-        ),
-    ] = None,
-    order: Annotated[
-        str, option("files (by name), random, or auto: random if the images are in several folders.", IMAGES)
-    ] = "auto",
-    labels: Annotated[
-        str,
-        option(
-            "Whether folders are classes: yes, no, or auto (if they are classes of the model). A file classes.txt in "
-            "the folder or beside it gives their order.",
-            IMAGES,
-        ),
-    ] = "auto",
-    class_names: Annotated[
-        Path | None,
-        option("A text file with the names of the model's classes, one per line, in the model's order.", MODEL),
-    ] = None,
-    on_error: Annotated[
-        str, option("If an image cannot be read: stop, or skip it and note it in the output.", IMAGES)
-    ] = "stop",
-    workers: Annotated[int | None, option("Threads that read images.", IMAGES, default="one per core", min=1)] = None,
-    architecture: ArchitectureOption = None,
-    classes: ClassesOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    device: DeviceOption = "auto",
-    overwrite: OverwriteOption = False,
-    restart: Annotated[bool, flag("--restart", "Discard unfinished work and start over.")] = False,
-    save_every: Annotated[float, option("Seconds between saves of the work so far.")] = 10.0,
+    images: Path = argument(
+        ..., "A folder of images, flat, nested or with one folder per class; or a .npy, .npz or .parquet file."
+    ),
+    model: str = option(
+        ...,
+        "wrn-40-2-cifar10 (comes with cretta); timm:NAME; a checkpoint, with --architecture and --classes; "
+        "module:callable; or a file of torch.export.save (.pt2).",
+        MODEL,
+    ),
+    output: Path = option(Path("predictions.parquet"), "File for the predictions (.parquet or .csv)."),
+    method: str = option("cretta", "The adaptation method; source does not adapt.", ADAPTATION),
+    buffer: str | None = option(
+        None,
+        "Source images for cretta and eata: a file of `cretta buffer build`, or embedded (the CIFAR-10 images that "
+        "come with cretta).",
+        ADAPTATION,
+    ),
+    preset: str | None = option(None, "A named set of options: cifar100, …", ADAPTATION),
+    option: list[str] | None = option(None, "An option of the method, key=value; can be repeated.", ADAPTATION),
+    statistics: str | None = option(
+        None, "What BatchNorm normalizes with: batch, running, mixture or moving.", ADAPTATION, shown="the method's"
+    ),
+    guard: str | None = option(None, "When the model collapses: warn, rollback or reset.", ADAPTATION, shown="off"),
+    batch_size: int = option(200, "Images per batch.", ADAPTATION, min=1),
+    seed: int = SEED,
+    continue_from: Path | None = option(None, "Start from a state that --keep-state saved.", ADAPTATION),
+    keep_state: Path | None = option(None, "Save the adapted state here at the end (.safetensors)."),
+    size: str | None = option(
+        None,
+        "224: scale the shorter side to 256, crop the center. 32x32: scale to exactly that.",
+        IMAGES,
+        shown="the model's, if known",
+    ),
+    order: str = option("auto", "files (by name), random, or auto: random if they are in several folders.", IMAGES),
+    labels: str = option(
+        "auto",
+        "Whether folders are classes: yes, no, or auto (if they are classes of the model). A file classes.txt in the "
+        "folder or beside it gives their order.",
+        IMAGES,
+    ),
+    class_names: Path | None = option(
+        None, "A text file with the names of the model's classes, one per line, in the model's order.", MODEL
+    ),
+    on_error: str = option("stop", "If an image cannot be read: stop, or skip it and note it in the output.", IMAGES),
+    workers: int | None = option(None, "Threads that read images.", IMAGES, shown="one per core", min=1),
+    architecture: str | None = ARCHITECTURE,
+    classes: int | None = CLASSES,
+    mean: str | None = MEAN,
+    std: str | None = STD,
+    device: str = DEVICE,
+    overwrite: bool = OVERWRITE,
+    restart: bool = flag("--restart", "Discard unfinished work and start over."),
+    save_every: float = option(10.0, "Seconds between saves of the work so far."),
 ) -> None:
     r"""Predict a folder of images with a model that adapts to them; no labels needed.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from cretta.cli.app import app
 from cretta.cli.console import check_folder, check_output, count, say
-from cretta.cli.options import DEFAULT_STORE, FigureFormatsOption, RootOption, StoreOption, TableFormatsOption, option
+from cretta.cli.options import FIGURE_FORMATS, ROOT, STORE, TABLE_FORMATS, option
 from cretta.errors import OptionError, StateError
 
 if TYPE_CHECKING:
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 
 @app.command()
 def report(
-    store: StoreOption = DEFAULT_STORE,
-    output: Annotated[Path, option("File for the page (.html).")] = Path("cretta-report.html"),
-    title: Annotated[str, option("Title of the page.")] = "cretta report",
-    files: Annotated[
-        Path | None, option("Also write tables and figures as files into this folder.", default="none")
-    ] = None,
-    table: TableFormatsOption = None,
-    figure: FigureFormatsOption = None,
-    examples: Annotated[bool, option("Show images of each shift, if the data are there.")] = True,
-    root: RootOption = None,
+    store: Path = STORE,
+    output: Path = option(Path("cretta-report.html"), "File for the page (.html)."),
+    title: str = option("cretta report", "Title of the page."),
+    files: Path | None = option(None, "Also write tables and figures as files into this folder.", shown="none"),
+    table: list[str] | None = TABLE_FORMATS,
+    figure: list[str] | None = FIGURE_FORMATS,
+    examples: bool = option(True, "Show images of each shift, if the data are there."),
+    root: Path | None = ROOT,
 ) -> None:
     """Put all results on one page that opens in any browser, without a network.
 

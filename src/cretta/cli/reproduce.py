@@ -4,50 +4,34 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from cretta.cli import parse
 from cretta.cli.app import app
 from cretta.cli.console import check_folder, console, count, duration, print_table, say
-from cretta.cli.options import (
-    DEFAULT_STORE,
-    DeviceOption,
-    FigureFormatsOption,
-    RootOption,
-    StoreOption,
-    TableFormatsOption,
-    flag,
-    option,
-)
+from cretta.cli.options import DEVICE, FIGURE_FORMATS, ROOT, STORE, TABLE_FORMATS, argument, flag, option
 from cretta.errors import OptionError
 
 
 @app.command(resumable=True)
 def reproduce(
-    item: Annotated[
-        list[str] | None, typer.Argument(help="Items of the paper, as --list names them.", show_default="all")
-    ] = None,
-    scale: Annotated[str, option("smoke (minutes), quick (hours) or full (the paper's).")] = "smoke",
-    listing: Annotated[bool, flag("--list", "List all items and exit.")] = False,
-    plan: Annotated[bool, flag("--plan", "Show what would run and how long it takes, and exit.")] = False,
-    model: Annotated[
-        list[str] | None,
-        option(
-            "Your own network for a family: cifar100=weights.safetensors, imagenet=my_module:make; for pacs, {source} "
-            "stands for the source domain. Can be repeated."
-        ),
-    ] = None,
-    models: Annotated[
-        Path | None, option("Folder of trained networks, such as pacs-photo.safetensors.", default="<root>/models")
-    ] = None,
-    store: StoreOption = DEFAULT_STORE,
-    output: Annotated[Path | None, option("Folder for tables and figures.", default="<store>/paper-<scale>")] = None,
-    root: RootOption = None,
-    table: TableFormatsOption = None,
-    figure: FigureFormatsOption = None,
-    device: DeviceOption = "auto",
+    item: list[str] | None = argument(None, "Items of the paper, as --list names them.", shown="all"),
+    scale: str = option("smoke", "smoke (minutes), quick (hours) or full (the paper's)."),
+    listing: bool = flag("--list", "List all items and exit."),
+    plan: bool = flag("--plan", "Show what would run and how long it takes, and exit."),
+    model: list[str] | None = option(
+        None,
+        "Your own network for a family: cifar100=weights.safetensors, imagenet=my_module:make; for pacs, {source} "
+        "stands for the source domain. Can be repeated.",
+    ),
+    models: Path | None = option(
+        None, "Folder of trained networks, such as pacs-photo.safetensors.", shown="<root>/models"
+    ),
+    store: Path = STORE,
+    output: Path | None = option(None, "Folder for tables and figures.", shown="<store>/paper-<scale>"),
+    root: Path | None = ROOT,
+    table: list[str] | None = TABLE_FORMATS,
+    figure: list[str] | None = FIGURE_FORMATS,
+    device: str = DEVICE,
 ) -> None:
     """Run any table or figure of the paper again, and see its numbers beside those measured here.
 

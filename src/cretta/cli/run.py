@@ -3,65 +3,49 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from cretta.cli import parse
 from cretta.cli.app import app
 from cretta.cli.console import console
-from cretta.cli.options import ADAPTATION, DEFAULT_STORE, MODEL, STREAM, DeviceOption, RootOption, StoreOption, option
+from cretta.cli.options import ADAPTATION, DEVICE, MODEL, ROOT, STORE, STREAM, option
 
 
 @app.command(resumable=True)
 def run(
-    data: Annotated[
-        str,
-        option(
-            "embedded, cifar10, cifar100, tiny-imagenet, imagenet, pacs:photo (its source), or a folder that holds "
-            "train/CLASS/ and test/CLASS/.",
-            STREAM,
-        ),
-    ] = "embedded",
-    model: Annotated[
-        str, option("A shipped name, a checkpoint of `cretta train`, or module:callable.", MODEL)
-    ] = "wrn-40-2-cifar10",
-    shift: Annotated[
-        list[str] | None,
-        option("fog, fog/5, clean, a domain of PACS, or all; can be repeated.", STREAM, default="gaussian_noise"),
-    ] = None,
-    severity: Annotated[
-        list[int] | None, option("Severity of shifts that are given without one; can be repeated.", STREAM, default="5")
-    ] = None,
-    stream: Annotated[str, option("iid, ordered, dirichlet, continual, gradual or mixed.", STREAM)] = "iid",
-    delta: Annotated[
-        float | None, option("Of the dirichlet stream: 10, 1, 0.1, 0.01; the smaller, the less i.i.d.", STREAM)
-    ] = None,
-    images: Annotated[int | None, option("Images of each shift.", STREAM, default="all")] = None,
-    size: Annotated[int | None, option("Scale image files to this side.", STREAM, min=1)] = None,
-    batch_size: Annotated[int | None, option("Images per batch.", STREAM, default="the benchmark's")] = None,
-    method: Annotated[
-        list[str] | None, option("A method, or all; can be repeated.", ADAPTATION, default="cretta")
-    ] = None,
-    preset: Annotated[
-        str | None,
-        option("Named options, or several: cifar10+fast.", ADAPTATION, default="the method's for the benchmark"),
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        option(
-            "An option of the method, lr=0.001, or values to try one by one, beta=0.5|1|2; can be repeated.", ADAPTATION
-        ),
-    ] = None,
-    buffer: Annotated[str, option("Source images: a share, 0.1, or a number, 1000.", ADAPTATION)] = "0.1",
-    select: Annotated[
-        str, option("How source images are selected: random, confident or uncertain.", ADAPTATION)
-    ] = "random",
-    clean_after: Annotated[int, option("Clean images to predict at the end, to measure forgetting.", ADAPTATION)] = 0,
-    seed: Annotated[
-        list[int] | None, option("Seed of all random choices; can be repeated.", ADAPTATION, default="0")
-    ] = None,
-    store: StoreOption = DEFAULT_STORE,
-    root: RootOption = None,
-    device: DeviceOption = "auto",
+    data: str = option(
+        "embedded",
+        "embedded, cifar10, cifar100, tiny-imagenet, imagenet, pacs:photo (its source), or a folder that holds "
+        "train/CLASS/ and test/CLASS/.",
+        STREAM,
+    ),
+    model: str = option(
+        "wrn-40-2-cifar10", "A shipped name, a checkpoint of `cretta train`, or module:callable.", MODEL
+    ),
+    shift: list[str] | None = option(
+        None, "fog, fog/5, clean, a domain of PACS, or all; can be repeated.", STREAM, shown="gaussian_noise"
+    ),
+    severity: list[int] | None = option(
+        None, "Severity of shifts that are given without one; can be repeated.", STREAM, shown="5"
+    ),
+    stream: str = option("iid", "iid, ordered, dirichlet, continual, gradual or mixed.", STREAM),
+    delta: float | None = option(None, "Of the dirichlet stream: 10, 1, 0.1, 0.01; smaller is less i.i.d.", STREAM),
+    images: int | None = option(None, "Images of each shift.", STREAM, shown="all"),
+    size: int | None = option(None, "Scale image files to this side.", STREAM, min=1),
+    batch_size: int | None = option(None, "Images per batch.", STREAM, shown="the benchmark's"),
+    method: list[str] | None = option(None, "A method, or all; can be repeated.", ADAPTATION, shown="cretta"),
+    preset: str | None = option(
+        None, "Named options, or several: cifar10+fast.", ADAPTATION, shown="the method's for the benchmark"
+    ),
+    option: list[str] | None = option(
+        None, "An option of the method, lr=0.001, or values to compare, beta=0.5|1|2; can be repeated.", ADAPTATION
+    ),
+    buffer: str = option("0.1", "Source images: a share, 0.1, or a number, 1000.", ADAPTATION),
+    select: str = option("random", "How source images are selected: random, confident or uncertain.", ADAPTATION),
+    clean_after: int = option(0, "Clean images to predict at the end, to measure forgetting.", ADAPTATION),
+    seed: list[int] | None = option(None, "Seed of all random choices; can be repeated.", ADAPTATION, shown="0"),
+    store: Path = STORE,
+    root: Path | None = ROOT,
+    device: str = DEVICE,
 ) -> None:
     r"""Compare methods on streams of shifted images; results are stored, and none is computed twice.
 

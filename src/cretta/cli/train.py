@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cretta.cli import parse
 from cretta.cli.app import app
 from cretta.cli.console import check_output, console, say
-from cretta.cli.options import DeviceOption, OverwriteOption, RootOption, SeedOption, flag, option
+from cretta.cli.options import OVERWRITE, ROOT, SEED, argument, flag, option
 from cretta.errors import OptionError
 from cretta.options import unknown
 
@@ -38,42 +38,35 @@ class Settings:
 @app.command(resumable=True)
 def train(
     ctx: typer.Context,
-    output: Annotated[Path, option("File for the weights (.safetensors).")],
-    dataset: Annotated[
-        str | None,
-        typer.Argument(help="cifar10, cifar100, tiny-imagenet, pacs, embedded, or a folder of class folders."),
-    ] = None,
-    resume: Annotated[
-        bool, flag("--resume", "Continue the unfinished training of --output with its own settings.")
-    ] = False,
-    architecture: Annotated[str, option("wrn-depth-width, resnet-depth[-width], efficientnet-lite0.")] = "wrn-40-2",
-    init: Annotated[
-        str | None, option("Start from these weights: a shipped model's name, a file, or module:callable.")
-    ] = None,
-    learn: Annotated[str, option("Parameters that are trained: all, or 'norm and head'.")] = "all",
-    epochs: Annotated[float | None, option("Passes over the training images.")] = None,
-    minutes: Annotated[float | None, option("Train for this long instead, over all restarts.")] = None,
-    root: RootOption = None,
-    test: Annotated[Path | None, option("For a folder: another folder, to test on.")] = None,
-    size: Annotated[int | None, option("For a folder: scale and crop images to this side.", min=1)] = None,
-    batch_size: Annotated[int, option("Images per step.")] = 128,
-    lr: Annotated[float, option("The highest learning rate.")] = 0.25,
-    warmup: Annotated[float, option("Share of the budget in which the learning rate rises.")] = 0.15,
-    weight_decay: Annotated[float, option("Weight decay of convolutions and the last layer.")] = 5e-4,
-    augmix: Annotated[float, option("Share of the images that AugMix changes.")] = 0.8,
-    jsd: Annotated[float, option("Weight of AugMix's Jensen-Shannon loss (paper: 12); three times the work.")] = 0.0,
-    progressive: Annotated[
-        float, option("Share of the budget trained on smaller images, which is much faster.")
-    ] = 0.75,
-    average: Annotated[float, option("Average the weights over this last share of the budget.")] = 0.0,
-    holdout: Annotated[int, option("Training images that are held out, to evaluate on after each epoch.")] = 0,
-    best: Annotated[bool, flag("--best", "Save the epoch that was best on the held-out images.")] = False,
-    backend: Annotated[str, option("auto (times them and takes the fastest), plain, kernels or bfloat16.")] = "auto",
-    threads: Annotated[int | None, option("CPU threads.", default="all cores", min=1)] = None,
-    device: DeviceOption = "cpu",
-    overwrite: OverwriteOption = False,
-    save_every: Annotated[float, option("Seconds between checkpoints.", min=0)] = 60.0,
-    seed: SeedOption = 0,
+    output: Path = option(..., "File for the weights (.safetensors)."),
+    dataset: str | None = argument(
+        None, "cifar10, cifar100, tiny-imagenet, pacs, embedded, or a folder of class folders."
+    ),
+    resume: bool = flag("--resume", "Continue the unfinished training of --output with its own settings."),
+    architecture: str = option("wrn-40-2", "wrn-depth-width, resnet-depth[-width], efficientnet-lite0."),
+    init: str | None = option(None, "Start from these weights: a shipped model's name, a file, or module:callable."),
+    learn: str = option("all", "Parameters that are trained: all, or 'norm and head'."),
+    epochs: float | None = option(None, "Passes over the training images."),
+    minutes: float | None = option(None, "Train for this long instead, over all restarts."),
+    root: Path | None = ROOT,
+    test: Path | None = option(None, "For a folder: another folder, to test on."),
+    size: int | None = option(None, "For a folder: scale and crop images to this side.", min=1),
+    batch_size: int = option(128, "Images per step."),
+    lr: float = option(0.25, "The highest learning rate."),
+    warmup: float = option(0.15, "Share of the budget in which the learning rate rises."),
+    weight_decay: float = option(5e-4, "Weight decay of convolutions and the last layer."),
+    augmix: float = option(0.8, "Share of the images that AugMix changes."),
+    jsd: float = option(0.0, "Weight of AugMix's Jensen-Shannon loss (paper: 12); three times the work."),
+    progressive: float = option(0.75, "Share of the budget trained on smaller images, which is much faster."),
+    average: float = option(0.0, "Average the weights over this last share of the budget."),
+    holdout: int = option(0, "Training images that are held out, to evaluate on after each epoch."),
+    best: bool = flag("--best", "Save the epoch that was best on the held-out images."),
+    backend: str = option("auto", "auto (times them and takes the fastest), plain, kernels or bfloat16."),
+    threads: int | None = option(None, "CPU threads.", shown="all cores", min=1),
+    device: str = option("cpu", "auto (a GPU if there is one), cpu, cuda or cuda:1."),
+    overwrite: bool = OVERWRITE,
+    save_every: float = option(60.0, "Seconds between checkpoints.", min=0),
+    seed: int = SEED,
 ) -> None:
     r"""Train a source model that is robust before any adaptation (AugMix).
 
