@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import subprocess
 import sys
@@ -20,6 +21,9 @@ def declared() -> dict[str, object]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("cretta"):
             for alias in node.names:
+                if importlib.util.find_spec(node.module) is None:  # a stub, with signatures of methods
+                    values[alias.name] = cretta.methods.get(alias.name.lower())
+                    continue
                 name = f"{node.module}.{alias.name}"
                 module = importlib.import_module(node.module)
                 values[alias.name] = getattr(module, alias.name, None) or importlib.import_module(name)
