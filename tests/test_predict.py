@@ -34,9 +34,9 @@ def pixels(count: int = COUNT, seed: int = 0) -> Any:
 
 
 def array(count: int = COUNT, labels: bool = False) -> ArrayDataset:
-    found = np.arange(count) % textbook.CLASSES if labels else np.full(count, -1)
+    result = np.arange(count) % textbook.CLASSES if labels else np.full(count, -1)
     names = tuple("abcde") if labels else ()
-    return ArrayDataset("noise", pixels(count), found.astype(np.int64), names)
+    return ArrayDataset("noise", pixels(count), result.astype(np.int64), names)
 
 
 def adapter(method: str = "cretta", **options: Any) -> AnyAdapter:
@@ -57,8 +57,8 @@ def read(path: Path) -> pa.Table:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = read(path).to_pylist()
-    return found
+    result: list[dict[str, Any]] = read(path).to_pylist()
+    return result
 
 
 def listing(root: Path) -> dict[str, bytes]:
@@ -86,7 +86,7 @@ def test_rows_are_those_of_a_plain_loop(method: str, shuffle: bool, tmp_path: Pa
     output, model, again = tmp_path / "out.parquet", adapter(method), adapter(method)
     summary = predict(array(), model, output=output, batch_size=BATCH, shuffle=shuffle)
     order = np.random.default_rng(0).permutation(COUNT) if shuffle else np.arange(COUNT)
-    found = rows(output)
+    result = rows(output)
     expected: list[dict[str, Any]] = []
     for number, start in enumerate(range(0, COUNT, BATCH)):
         chosen = order[start : start + BATCH]
@@ -106,7 +106,7 @@ def test_rows_are_those_of_a_plain_loop(method: str, shuffle: bool, tmp_path: Pa
                     "note": "",
                 }
             )
-    assert found == expected
+    assert result == expected
     textbook.assert_bits(model.state.snapshot(), again.state.snapshot())
     assert (summary.images, summary.batches, summary.unreadable) == (COUNT, 6, 0)
     assert summary.adapted == (6 if method in ("cretta", "tent") else 0)
@@ -210,12 +210,12 @@ def test_a_transform_and_the_state_at_the_end(tmp_path: Path) -> None:
         logits = plain(1 - torch.from_numpy(pixels()[start : start + BATCH]).permute(0, 3, 1, 2).float() / 255)
     textbook.assert_bits(plain.state.snapshot(), model.state.snapshot())
     assert rows(output)[-1]["prediction"] == int(logits[-1].argmax())
-    # The next folder goes on from there.
+    # The next folder continues from there.
     predict(array(), again, output=tmp_path / "next.parquet", batch_size=BATCH)
     assert read(tmp_path / "next.parquet") != read(output)
 
 
-# Dying and going on.
+# Killed and continued.
 
 
 @pytest.mark.parametrize(("ending", "late"), [(".csv", False), (".parquet", True)])
@@ -257,7 +257,7 @@ def test_a_crash_at_any_write_changes_nothing(
 
 
 @pytest.mark.parametrize("method", ["tent", "sar", "eata", "tea", "aea", "shot", "pl", "source", "bn_adapt"])
-def test_every_method_goes_on(method: str, tmp_path: Path) -> None:
+def test_every_method_is_continued(method: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"statistics": "moving", "guard": "rollback"} if method == "tent" else {}
     whole, halved = tmp_path / "whole.parquet", tmp_path / "halved.parquet"
     predict(array(), adapter(method, **options), output=whole, batch_size=BATCH, shuffle=True)
@@ -288,7 +288,7 @@ def stop_after(batches: int, output: Path, method: str = "cretta", dataset: Any 
     assert output.with_name(f"{output.name}.work").is_dir()
 
 
-def test_another_run_is_refused_and_told_what_differs(tmp_path: Path) -> None:
+def test_other_settings_are_refused_with_the_differences(tmp_path: Path) -> None:
     output = tmp_path / "out.csv"
     stop_after(3, output)
     before = listing(tmp_path)
@@ -316,9 +316,9 @@ def test_another_run_is_refused_and_told_what_differs(tmp_path: Path) -> None:
         return predict(dataset or array(), model, output=output, **keywords)
 
     for said, attempt in cases:
-        with pytest.raises(StateError, match="restart=True") as told:
+        with pytest.raises(StateError, match="restart=True") as error:
             attempt()
-        assert said in str(told.value)
+        assert said in str(error.value)
         assert listing(tmp_path) == before
     predict(array(), adapter(lr=0.02), output=output, batch_size=BATCH, restart=True)
     predict(array(), adapter(lr=0.02), output=tmp_path / "fresh.csv", batch_size=BATCH)
@@ -384,8 +384,7 @@ def test_damaged_states_and_parts_are_done_again(undisturbed: dict[str, bytes], 
         output.unlink()
         return summary.resumed
 
-    kept = part_way()
-    newest = kept[-1]
+    newest = part_way()[-1]
     assert newest.name == "state-00000004.safetensors"
     newest.write_bytes(newest.read_bytes()[:-10])
     assert finish() == 3 * BATCH
@@ -462,14 +461,14 @@ def test_skip_images_that_cannot_be_read(tmp_path: Path) -> None:
     for number in bad:
         (root / f"{number}.png").write_bytes(b"no image")
     summary = predict(image_folder(root), adapter(), output=output, source=root, batch_size=BATCH, on_error="skip")
-    found, model, place = rows(output), adapter(), 0
+    result, model, place = rows(output), adapter(), 0
     for start in range(0, COUNT, BATCH):
         good = [number for number in range(start, min(start + BATCH, COUNT)) if number not in bad]
         if good:
             logits = model(torch.from_numpy(pixels()[good]).permute(0, 3, 1, 2).float() / 255)
             predictions = dict(zip(good, logits.argmax(1).tolist(), strict=True))
         for number in range(start, min(start + BATCH, COUNT)):
-            row = found[place]
+            row = result[place]
             place += 1
             assert (row["path"], row["batch"]) == (f"{number}.png", start // BATCH)
             if number in bad:
@@ -480,7 +479,7 @@ def test_skip_images_that_cannot_be_read(tmp_path: Path) -> None:
                 assert row["prediction"] == predictions[number]
                 assert row["adapted"]
     assert (summary.images, summary.unreadable, summary.batches, summary.adapted) == (COUNT, len(bad), 6, 5)
-    # Died and gone on, it is the same.
+    # Interrupted and continued, it is the same.
     again = tmp_path / "again.parquet"
     stop_after(4, again, dataset=image_folder(root), source=root, on_error="skip")
     predict(image_folder(root), adapter(), output=again, source=root, batch_size=BATCH, on_error="skip")
@@ -546,7 +545,7 @@ def test_images_that_differ_in_size(tmp_path: Path) -> None:
 # Memory and parts.
 
 
-def test_parts_are_kept_by_time_and_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_saved_by_time_and_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     folder = tmp_path / "out.parquet.work"
 
@@ -659,7 +658,7 @@ def test_an_array_on_disk_that_changed(tmp_path: Path) -> None:
         predict(changed, adapter(), output=output, batch_size=BATCH)
 
 
-def test_names_that_are_no_text(tmp_path: Path) -> None:
+def test_names_that_are_not_text(tmp_path: Path) -> None:
     root = tmp_path / "photos"
     root.mkdir()
     name = os.fsencode(root) + b'/\xff,"1".png'

@@ -124,14 +124,14 @@ def test_shares_of_a_class_follow_the_law(delta: float) -> None:
 def test_histograms_of_batches(delta: float) -> None:
     """At δ = 10 the chi-square of a batch's classes is not far from its degrees of freedom; at δ = 0.01 it is."""
     labels = np.repeat(np.arange(10), 1000)
-    found = []
+    statistics = []
     for batch in streams.dirichlet(labels, 200, delta, seed=3):
         histogram = np.bincount(labels[batch.indices], minlength=10)
-        found.append(((histogram - 20.0) ** 2 / 20.0).sum())
+        statistics.append(((histogram - 20.0) ** 2 / 20.0).sum())
     if delta == 10:
-        assert np.mean(found) < 40
+        assert np.mean(statistics) < 40
     else:
-        assert np.mean(found) > 500  # one class alone would give 1800
+        assert np.mean(statistics) > 500  # one class alone would give 1800
 
 
 def test_small_delta_fills_batches_with_single_classes() -> None:

@@ -108,14 +108,14 @@ def test_clean_accuracy_afterwards_is_that_of_the_adapted_model() -> None:
     assert execute(quiet, RunContext()).clean_after == pytest.approx(expected)
 
 
-def test_a_long_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_long_run_is_continued(tmp_path: Path) -> None:
     run = dataclasses.replace(BASE, images=100, method="cretta")
     whole = execute(run, RunContext())
 
     class CutError(Exception):
         pass
 
-    # The memory of the second batch is metered, after what the first computes for all; before it nothing is noted.
+    # The memory of the second batch is metered, after what the first computes for all; nothing is saved before it.
     for stop, begins in ((1, 0), (2, 0), (3, 2)):
         heard: list[int] = []
 
@@ -125,12 +125,16 @@ def test_a_long_run_goes_on_where_it_was(tmp_path: Path) -> None:
                 raise CutError
 
         with pytest.raises(CutError):
-            execute(run, RunContext(), progress=hear, unfinished=tmp_path / "notes", save_every=0.0)
-        # The batch that was cut off had not been noted.
+            execute(run, RunContext(), progress=hear, unfinished=tmp_path / "unfinished", save_every=0.0)
+        # The interrupted batch had not been saved.
         assert heard[0] == begins
     heard = []
     executed = execute(
-        run, RunContext(), progress=lambda row: heard.append(row.batch), unfinished=tmp_path / "notes", save_every=0.0
+        run,
+        RunContext(),
+        progress=lambda row: heard.append(row.batch),
+        unfinished=tmp_path / "unfinished",
+        save_every=0.0,
     )
     assert heard == [3, 4]
     assert plain(executed.rows) == plain(whole.rows)
@@ -138,8 +142,8 @@ def test_a_long_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["state", "part", "other run"])
-def test_notes_that_cannot_be_used_are_not(tmp_path: Path, damage: str) -> None:
-    notes = tmp_path / "notes"
+def test_parts_that_cannot_be_used_are_not(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "unfinished"
     seen: list[int] = []
 
     def stop(row: BatchRow) -> None:
@@ -147,13 +151,13 @@ def test_notes_that_cannot_be_used_are_not(tmp_path: Path, damage: str) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        execute(BASE, RunContext(), progress=stop, unfinished=notes, save_every=0.0)
+        execute(BASE, RunContext(), progress=stop, unfinished=folder, save_every=0.0)
     run = BASE
     if damage == "other run":
         run = BASE.with_options(lr=0.5)
     else:
-        next(notes.glob(f"{damage}-*")).write_bytes(b"damaged")
-    execute(run, RunContext(), progress=lambda row: seen.append(row.batch), unfinished=notes)
+        next(folder.glob(f"{damage}-*")).write_bytes(b"damaged")
+    execute(run, RunContext(), progress=lambda row: seen.append(row.batch), unfinished=folder)
     assert seen == [0, 1, 2]
 
 
@@ -174,10 +178,10 @@ def test_buffers_follow_their_plan() -> None:
 
 
 def test_large_domains_are_read_by_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = rows_after(BASE, RunContext())
+    cached = rows_after(BASE, RunContext())
     monkeypatch.setattr("cretta.bench.context.CACHED_BYTES", 1)
     read = rows_after(BASE, RunContext())
-    assert plain(kept) == plain(read)
+    assert plain(cached) == plain(read)
 
 
 def test_costs_are_measured_once_for_runs_that_cost_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +205,7 @@ def test_costs_are_measured_once_for_runs_that_cost_the_same(monkeypatch: pytest
         ({"model": "nothing"}, "nothing"),
     ],
 )
-def test_what_is_wrong_is_told_before_any_work(change: dict[str, Any], said: str) -> None:
+def test_errors_are_raised_before_any_work(change: dict[str, Any], said: str) -> None:
     with pytest.raises((OptionError, StateError), match=said):
         RunContext().key(dataclasses.replace(BASE, **change))
 
@@ -233,11 +237,11 @@ def test_fingerprints_notice_what_changed(tmp_path: Path) -> None:
     assert fingerprint(image_folder(tmp_path)) != files
 
 
-def test_memory_is_that_of_a_batch_that_is_learnt_from() -> None:
+def test_memory_is_that_of_a_batch_that_the_model_adapts_to() -> None:
     every_batch = dataclasses.replace(BASE, method="tent", images=60, batch_size=10)
     seldom, too_seldom = every_batch.with_options(adapt_every=3), every_batch.with_options(adapt_every=6)
     peak = execute(every_batch, RunContext()).peak_bytes
-    for run in (seldom, too_seldom):  # which learns from the first batch only
+    for run in (seldom, too_seldom):  # which adapts to the first batch only
         assert execute(run, RunContext()).peak_bytes == pytest.approx(peak, rel=0.01)
     assert execute(dataclasses.replace(every_batch, method="bn_adapt"), RunContext()).peak_bytes < 0.9 * peak
 

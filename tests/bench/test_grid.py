@@ -42,7 +42,7 @@ def test_a_finished_run_is_never_computed_again(tmp_path: Path) -> None:
     assert first[runs[0]].cost["paper_gflops"] > 0
 
 
-def test_a_damaged_result_is_computed_anew(tmp_path: Path) -> None:
+def test_a_damaged_result_is_computed_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
     ((_, first),) = run_all([BASE], store, RunContext())
     store.path(first.key).write_bytes(b"damaged")
@@ -53,7 +53,7 @@ def test_a_damaged_result_is_computed_anew(tmp_path: Path) -> None:
     assert len(store.set_aside) == 1
 
 
-def test_notes_of_a_process_killed_after_it_had_saved_the_result_are_removed(
+def test_parts_of_a_process_killed_after_it_had_saved_the_result_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class KilledError(BaseException):
@@ -178,11 +178,11 @@ def harness(folder: Path, mode: str) -> dict[str, int]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, int] = json.loads(done.stdout)
-    return told
+    counts: dict[str, int] = json.loads(done.stdout)
+    return counts
 
 
-def kept(folder: Path) -> dict[str, Result]:
+def stored_results(folder: Path) -> dict[str, Result]:
     store = Store(folder)
     results = {result.key: without_time(result) for result in store}
     assert not store.set_aside
@@ -193,23 +193,23 @@ def kept(folder: Path) -> dict[str, Result]:
 
 @pytest.mark.process
 def test_killed_twenty_times_a_grid_gives_what_an_undisturbed_one_gives(tmp_path: Path) -> None:
-    told = harness(tmp_path / "stores", "kill")
-    undisturbed = kept(tmp_path / "stores" / "undisturbed")
+    counts = harness(tmp_path / "stores", "kill")
+    undisturbed = stored_results(tmp_path / "stores" / "undisturbed")
     assert len(undisturbed) == 8
-    for number in range(told["grids"]):
-        assert kept(tmp_path / "stores" / f"killed-{number}") == undisturbed
+    for number in range(counts["grids"]):
+        assert stored_results(tmp_path / "stores" / f"killed-{number}") == undisturbed
 
 
 @pytest.mark.process
 def test_processes_on_one_store_do_each_run_once(tmp_path: Path) -> None:
     harness(tmp_path / "shared", "3")
-    results = kept(tmp_path / "shared" / "store")
+    results = stored_results(tmp_path / "shared" / "store")
     computed = (tmp_path / "shared" / "computed.log").read_text().split()
     assert sorted(computed) == sorted(results)
     assert len(computed) == 8
 
 
-def test_the_thread_count_is_kept_with_the_result(tmp_path: Path) -> None:
+def test_the_thread_count_is_stored_with_the_result(tmp_path: Path) -> None:
     ((_, result),) = run_all([BASE], Store(tmp_path), RunContext())
     assert result.provenance["machine"]["threads"] == torch.get_num_threads()
 

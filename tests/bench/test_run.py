@@ -12,7 +12,7 @@ from cretta.bench import Buffer, Domain, Run, product
 from cretta.errors import OptionError
 
 BASE = Run(data="embedded", domains=Domain.parse_all("fog/5"), model="wrn-40-2-cifar10")
-MATERIALS = {"model": "a", "target": "b"}
+FINGERPRINTS = {"model": "a", "target": "b"}
 
 
 def test_equal_descriptions_are_equal_runs_with_equal_keys() -> None:
@@ -20,7 +20,7 @@ def test_equal_descriptions_are_equal_runs_with_equal_keys() -> None:
     other = dataclasses.replace(BASE, options=(("beta", 2.0), ("lr", 1e-3)))
     assert one == other
     assert hash(one) == hash(other)
-    assert one.key(MATERIALS) == other.key(MATERIALS)
+    assert one.key(FINGERPRINTS) == other.key(FINGERPRINTS)
     assert one == BASE.with_options(lr=1e-3).with_options(beta=2.0)
 
 
@@ -44,27 +44,27 @@ def test_equal_descriptions_are_equal_runs_with_equal_keys() -> None:
     ],
 )
 def test_whatever_differs_gives_another_key(change: dict[str, Any]) -> None:
-    assert dataclasses.replace(BASE, **change).key(MATERIALS) != BASE.key(MATERIALS)
+    assert dataclasses.replace(BASE, **change).key(FINGERPRINTS) != BASE.key(FINGERPRINTS)
 
 
-@pytest.mark.parametrize("given", [{"size": 0}, {"size": -5}, {"size": 2.5}, {"split": "val"}, {"select": "best"}])
-def test_buffers_that_cannot_be_are_refused(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"size": 0}, {"size": -5}, {"size": 2.5}, {"split": "val"}, {"select": "best"}])
+def test_buffers_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
-        Buffer(**given)
+        Buffer(**options)
 
 
 def test_a_file_counts_by_its_content_and_a_module_by_its_name(tmp_path: Path) -> None:
     for name in ("a.safetensors", "b.safetensors"):
         (tmp_path / name).touch()
     one, other = (dataclasses.replace(BASE, model=str(tmp_path / name)) for name in ("a.safetensors", "b.safetensors"))
-    assert one.key(MATERIALS) == other.key(MATERIALS)
-    assert one.key(MATERIALS) != one.key({**MATERIALS, "model": "c"})
-    named = [dataclasses.replace(BASE, model=f"package.nets:{name}").key(MATERIALS) for name in ("relu", "tanh")]
+    assert one.key(FINGERPRINTS) == other.key(FINGERPRINTS)
+    assert one.key(FINGERPRINTS) != one.key({**FINGERPRINTS, "model": "c"})
+    named = [dataclasses.replace(BASE, model=f"package.nets:{name}").key(FINGERPRINTS) for name in ("relu", "tanh")]
     assert named[0] != named[1]
 
 
 def test_other_weights_behind_a_name_give_another_key() -> None:
-    assert BASE.key({**MATERIALS, "model": "c"}) != BASE.key(MATERIALS)
+    assert BASE.key({**FINGERPRINTS, "model": "c"}) != BASE.key(FINGERPRINTS)
 
 
 def test_every_field_is_covered_above() -> None:
@@ -79,7 +79,7 @@ def test_a_description_goes_through_json_and_back() -> None:
     )
     again = Run.from_description(json.loads(json.dumps(run.describe())))
     assert again == run
-    assert again.key(MATERIALS) == run.key(MATERIALS)
+    assert again.key(FINGERPRINTS) == run.key(FINGERPRINTS)
 
 
 @pytest.mark.parametrize(

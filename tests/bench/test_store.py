@@ -83,13 +83,13 @@ def test_every_flipped_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
     path = store.path(result().key)
     content = path.read_bytes()
     noticed = 0
-    for place in range(0, len(content), 37):
+    for position in range(0, len(content), 37):
         damaged = bytearray(content)
-        damaged[place] ^= 0x10
+        damaged[position] ^= 0x10
         path.write_bytes(damaged)
-        found = store.get(result().key)
-        assert found is None or found == result()
-        noticed += found is None
+        read = store.get(result().key)
+        assert read is None or read == result()
+        noticed += read is None
     assert noticed > 50
 
 
@@ -166,11 +166,11 @@ def test_a_claim_is_for_one_and_ends_with_its_process(tmp_path: Path) -> None:
 
 
 def test_provenance_says_what_ran_where() -> None:
-    told = provenance({"model": "a"}, torch.device("cpu"))
-    assert told["versions"]["torch"] == torch.__version__.split("+")[0] or told["versions"]["torch"]
-    assert told["machine"]["threads"] == torch.get_num_threads()
-    assert told["machine"]["kernels"] == (missing_kernels() is None)
-    assert told["materials"] == {"model": "a"}
+    record = provenance({"model": "a"}, torch.device("cpu"))
+    assert record["versions"]["torch"] == torch.__version__.split("+")[0] or record["versions"]["torch"]
+    assert record["machine"]["threads"] == torch.get_num_threads()
+    assert record["machine"]["kernels"] == (missing_kernels() is None)
+    assert record["materials"] == {"model": "a"}
 
 
 def test_rows_add_up_to_the_measures_of_the_whole() -> None:
@@ -181,9 +181,9 @@ def test_rows_add_up_to_the_measures_of_the_whole() -> None:
         batch_row(number, "fog/5", logits[a:b], labels[a:b], None, 0.5)
         for number, (a, b) in enumerate(itertools.pairwise(cut))
     ]
-    found, whole = measures(rows), measures([batch_row(0, "fog/5", logits, labels, None, 1.5)])
-    for field in dataclasses.fields(found):
-        assert getattr(found, field.name) == pytest.approx(getattr(whole, field.name), rel=1e-12)
+    measured, whole = measures(rows), measures([batch_row(0, "fog/5", logits, labels, None, 1.5)])
+    for field in dataclasses.fields(measured):
+        assert getattr(measured, field.name) == pytest.approx(getattr(whole, field.name), rel=1e-12)
 
     # The same, written out.
     probabilities = logits.double().softmax(1)
@@ -194,16 +194,16 @@ def test_rows_add_up_to_the_measures_of_the_whole() -> None:
         inside = (confidence > low / 10) & (confidence <= (low + 1) / 10)
         if inside.any():
             error += float(inside.double().mean() * (right[inside].mean() - confidence[inside].mean()).abs())
-    assert found.calibration_error == pytest.approx(error)
-    assert found.accuracy == pytest.approx(float(right.mean()))
-    assert found.error == pytest.approx(1 - float(right.mean()))
-    assert found.negative_log_likelihood == pytest.approx(
+    assert measured.calibration_error == pytest.approx(error)
+    assert measured.accuracy == pytest.approx(float(right.mean()))
+    assert measured.error == pytest.approx(1 - float(right.mean()))
+    assert measured.negative_log_likelihood == pytest.approx(
         float(torch.nn.functional.cross_entropy(logits.double(), labels))
     )
     truth = torch.eye(5, dtype=torch.float64)[labels]
-    assert found.brier == pytest.approx(float((probabilities - truth).square().sum(1).mean()))
-    assert found.energy == pytest.approx(-float(logits.double().logsumexp(1).mean()))
-    assert found.images_per_second == pytest.approx(60)
+    assert measured.brier == pytest.approx(float((probabilities - truth).square().sum(1).mean()))
+    assert measured.energy == pytest.approx(-float(logits.double().logsumexp(1).mean()))
+    assert measured.images_per_second == pytest.approx(60)
 
 
 def test_no_rows_are_no_measure() -> None:

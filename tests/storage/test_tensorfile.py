@@ -105,7 +105,7 @@ def test_another_kind_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"<html></html>" * 9, b"\xff" * 64, b"\x10" + b"\0" * 7 + b"{" * 16])
-def test_what_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
+def test_what_is_not_a_safetensors_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(StateError, match=r"not a readable thing \(.*damaged"):
         tensorfile.read(tmp_path / "file", "thing")
@@ -113,7 +113,7 @@ def test_what_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("facts", ["{", "[]", "3", "null", '"kind"'])
 def test_facts_that_are_none(tmp_path: Path, facts: str) -> None:
-    """Broken JSON, and JSON that is no object."""
+    """Broken JSON, and JSON that is not an object."""
     save_file({"a": torch.zeros(1)}, tmp_path / "file", metadata={"cretta": facts})
     with pytest.raises(StateError):
         tensorfile.read(tmp_path / "file", "thing")
@@ -147,7 +147,7 @@ def test_unverified_reading_is_for_those_who_ask(tmp_path: Path) -> None:
         tensorfile.read(path, "thing")
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="is a folder"):
         tensorfile.write(tmp_path, TENSORS, FACTS)
     assert list(tmp_path.iterdir()) == []
@@ -204,9 +204,9 @@ def test_whatever_differs_gives_another_fingerprint() -> None:
         ["a", "bc"],
         ["abc"],
     ]
-    found = [tensorfile.fingerprint(items) for items in different]
-    for i, one in enumerate(found):
-        for j, other in enumerate(found[:i]):
+    fingerprints = [tensorfile.fingerprint(items) for items in different]
+    for i, one in enumerate(fingerprints):
+        for j, other in enumerate(fingerprints[:i]):
             assert one != other, f"{different[i]} and {different[j]}"
 
 

@@ -84,8 +84,8 @@ def test_it_learns_what_it_is_shown(tmp_path: Path) -> None:
 def test_what_is_written_is_the_model_and_says_what_it_is(tmp_path: Path) -> None:
     trained = model()
     path = tmp_path / "out.safetensors"
-    told = {"architecture": "resnet-8-4", "classes": list(small().classes)}
-    result = train(small(), trained, Recipe(epochs=0.4, batch_size=20), path, test=small(30), facts=told)
+    description = {"architecture": "resnet-8-4", "classes": list(small().classes)}
+    result = train(small(), trained, Recipe(epochs=0.4, batch_size=20), path, test=small(30), facts=description)
     again = load_checkpoint(path, build("resnet-8-4")).eval()
     x = torch.rand(3, 3, 32, 32)
     torch.testing.assert_close(again(x), trained(x))
@@ -252,14 +252,14 @@ def test_another_training_does_not_take_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "out.safetensors"
     with pytest.raises(KeyboardInterrupt):
         train(small(), model(), Recipe(epochs=1, batch_size=20), path, progress=stop)
-    kept = Path(f"{path}.checkpoint").read_bytes()
+    before = Path(f"{path}.checkpoint").read_bytes()
     with pytest.raises(StateError, match=r"epochs was 1\.0 and is 2\.0"):
         train(small(), model(), Recipe(epochs=2, batch_size=20), path)
     with pytest.raises(StateError, match="another model"):
         train(small(), build("resnet-8-8"), Recipe(epochs=1, batch_size=20), path)
     with pytest.raises(StateError, match="images was 100 and is 90"):
         train(small(90), model(), Recipe(epochs=1, batch_size=20), path)
-    assert Path(f"{path}.checkpoint").read_bytes() == kept
+    assert Path(f"{path}.checkpoint").read_bytes() == before
 
 
 def test_a_loss_that_is_not_finite_stops_with_advice(tmp_path: Path) -> None:
