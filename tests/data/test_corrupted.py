@@ -160,7 +160,7 @@ def test_frost_without_its_photographs_is_told_before_an_image_is_read(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"indices": [1, 2]}, r"indices are int64 of shape \(2,\): give 3 whole numbers"),
+        ({"indices": [1, 2]}, r"indices are int64 of shape \(2,\): give 3 integers"),
         ({"indices": [0.0, 1.0, 2.0]}, "indices are float64"),
         ({"indices": [True, False, True]}, "indices are bool"),
         ({"indices": [0, 1, -1]}, "indices run from -1 to 1"),

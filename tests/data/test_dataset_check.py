@@ -118,7 +118,7 @@ def test_a_file_that_is_not_as_published_is_noticed(packed: bool, tmp_path: Path
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_corrupted_set_may_be_made_anew_but_not_damaged(tmp_path: Path) -> None:
+def test_a_corrupted_set_may_be_generated_but_not_damaged(tmp_path: Path) -> None:
     folder = corrupted_arrays(tmp_path / "CIFAR-10-C")
     *parts, last = check(small("cifar10-c"), folder)
     assert [each.part for each in parts] == list(CORRUPTIONS)

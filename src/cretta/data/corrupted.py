@@ -1,4 +1,4 @@
-"""A dataset seen through a corruption, which is applied when an image is asked for."""
+"""A dataset whose images are corrupted when they are read."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from cretta.data.domains import domain_name
 def corrupted(
     dataset: ImageDataset, corruption: str, severity: int = 5, *, seed: int = 0, parameters: str | None = None
 ) -> "CorruptedDataset":
-    """``dataset`` with every image corrupted on the fly, whatever the order in which it is read.
+    """Return ``dataset`` with every image corrupted when it is read, in any order.
 
     Image i depends on the seed and on i only: it is the i-th of ``corrupt(all images, …)``. The other options are
     those of :func:`corrupt`.
@@ -27,7 +27,7 @@ def corrupted(
 
 @dataclass(frozen=True, eq=False)
 class CorruptedDataset:
-    """Made by :func:`corrupted`. Name, labels and classes are those of the ``source``."""
+    """The result of :func:`corrupted`. Name, labels and classes are those of the ``source``."""
 
     source: ImageDataset
     corruption: str
@@ -40,7 +40,7 @@ class CorruptedDataset:
 
     @property
     def name(self) -> str:
-        """The source's name; the domain tells both apart."""
+        """The source's name; the domain distinguishes both."""
         return self.source.name
 
     @property
@@ -63,13 +63,13 @@ class CorruptedDataset:
         return len(self.source)
 
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
-        # Counted from the end, an image must still be the same one.
+        # A negative index must give the same image.
         number = range(len(self))[index]
         image, label = self.source[number]
         return self._corrupt(image[None], [number])[0], label
 
     def read(self, indices: Indices, *, workers: int | None = None) -> Pixels:
-        """Many corrupted images at once, uint8 (N, H, W, 3), on ``workers`` threads."""
+        """Return many corrupted images at once, uint8 (N, H, W, 3), on ``workers`` threads."""
         images = self.source.read(indices, workers=workers)
         return self._corrupt(images, indices, workers) if len(images) else images
 

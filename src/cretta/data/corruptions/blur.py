@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from cretta.data.corruptions.draws import Draws
 from cretta.data.corruptions.parameters import Values
 from cretta.data.corruptions.pixels import Pixels, to_bytes, to_unit
-from cretta.data.corruptions.resample import convolve_symmetric, gaussian_weights, pad, smooth, zoom_centre, zoom_extent
+from cretta.data.corruptions.resample import convolve_symmetric, gaussian_weights, pad, smooth, zoom_center, zoom_extent
 from cretta.data.corruptions.streak import streak
 
 
 @lru_cache(maxsize=32)
 def _disk(radius: float, alias: float) -> NDArray[np.float64]:
-    """Return the lower right quarter, centre included, of a disk whose rim is smoothed by a small Gaussian."""
+    """Return the lower right quarter, center included, of a disk whose rim is smoothed by a small Gaussian."""
     reach, rim = (8, 1) if radius <= 8 else (int(radius), 2)
     grid = np.arange(-reach, reach + 1)
     disk = (grid[:, None] ** 2 + grid**2 <= radius**2).astype(np.float64)
@@ -31,7 +31,7 @@ def _disk(radius: float, alias: float) -> NDArray[np.float64]:
 
 
 def defocus_blur(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """Convolution with a disk."""
+    """Convolve with a disk."""
     radius, alias = values
     disk = _disk(radius, alias)
     reach = len(disk) - 1
@@ -46,7 +46,7 @@ def defocus_blur(images: Pixels, draws: Draws, values: Values) -> Pixels:
 
 
 def gaussian_blur(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """Gaussian smoothing."""
+    """Smooth with a Gaussian."""
     (sigma,) = values
     return to_bytes(smooth(to_unit(images), sigma))
 
@@ -54,8 +54,8 @@ def gaussian_blur(images: Pixels, draws: Draws, values: Values) -> Pixels:
 def shuffle_sources(draws: Draws, height: int, width: int, delta: int) -> NDArray[np.intp]:
     """Return which pixel of the batch one pass of the published shuffle copies onto each, (N, H, W).
 
-    The published pass walks from the last pixel to the first and copies a random neighbour onto each. A
-    neighbour that comes later in the image has been overwritten already, so its own source is what arrives:
+    The published pass walks from the last pixel to the first and copies a random neighbor onto each. A
+    neighbor that comes later in the image has been overwritten already, so its own source is what arrives:
     following such links to their end, twice as far each turn, replaces the walk.
     """
     here = np.arange(draws.count * height * width).reshape(draws.count, height, width)
@@ -77,7 +77,7 @@ def shuffle_sources(draws: Draws, height: int, width: int, delta: int) -> NDArra
 
 
 def glass_blur(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """Smoothing, pixels shuffled locally, smoothing again."""
+    """Smooth, shuffle pixels locally, and smooth again."""
     sigma, delta, iterations = values[0], int(values[1]), int(values[2])
     _, height, width, _ = images.shape
     x = to_bytes(smooth(to_unit(images), sigma))
@@ -96,10 +96,10 @@ def motion_blur(images: Pixels, draws: Draws, values: Values) -> Pixels:
 
 
 def zoom_blur(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """Mean of the image and a series of zooms into its centre."""
+    """Return the mean of the image and a series of zooms into its center."""
     number, step = int(values[0]), values[1]
     count, height, width, channels = images.shape
-    # With the batch innermost, rows and columns alike are long runs of memory.
+    # With the batch as the innermost axis, rows and columns are both contiguous in memory.
     x = to_unit(np.ascontiguousarray(images.transpose(1, 2, 0, 3))).reshape(1, height, width, count * channels)
     # As published, to the last bit: a crop of 26 px by 1.25 is enlarged to 32 px or 33 px by its rounding.
     zooms = np.arange(1, 1 + step * (number - 0.5), step).tolist()
@@ -107,5 +107,5 @@ def zoom_blur(images: Pixels, draws: Draws, values: Values) -> Pixels:
     extents = Counter((zoom_extent(height, zoom), zoom_extent(width, zoom)) for zoom in [1.0, *zooms])
     total = np.zeros_like(x)
     for (rows, columns), times in extents.items():
-        total += zoom_centre(x, rows, columns) * np.float32(times / (number + 1))
+        total += zoom_center(x, rows, columns) * np.float32(times / (number + 1))
     return to_bytes(total).reshape(height, width, count, channels).transpose(2, 0, 1, 3)

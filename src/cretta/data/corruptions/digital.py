@@ -1,4 +1,4 @@
-"""Digital faults: contrast, elastic distortion, pixelation, JPEG, saturation."""
+"""Digital corruptions: contrast, elastic distortion, pixelation, JPEG, saturation."""
 
 from io import BytesIO
 
@@ -12,9 +12,9 @@ from cretta.data.corruptions.resample import sample, smooth
 
 
 def contrast(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """(x − m)·c + m with m the mean of a channel."""
+    """Return (x − m)·c + m, with m the mean of a channel."""
     (kept,) = values
-    # A sum of integers is exact, hence the same in every order of summation.
+    # A sum of integers is exact, so it does not depend on the order of summation.
     sums = images.sum(axis=(1, 2), keepdims=True, dtype=np.int64)
     means = sums / (255.0 * images.shape[1] * images.shape[2])
     x = np.multiply(images, np.float32(kept / 255), dtype=np.float32)
@@ -23,7 +23,7 @@ def contrast(images: Pixels, draws: Draws, values: Values) -> Pixels:
 
 
 def _affine_positions(draws: Draws, height: int, width: int, reach: float) -> tuple[Floats, Floats]:
-    """Return where each pixel comes from when three points round the centre move by up to `reach`."""
+    """Return where each pixel comes from when three points around the center move by up to `reach`."""
     middle, spread = np.array([width // 2, height // 2]), max(min(height, width) // 3, 1)
     corners = middle + spread * np.array([[1, 1], [1, -1], [-1, -1]])
     moved = corners + draws.uniform(-reach, reach, 3, 2).astype(np.float64)
@@ -65,7 +65,7 @@ def pixelate(images: Pixels, draws: Draws, values: Values) -> Pixels:
 
 
 def jpeg_compression(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """Through JPEG and back."""
+    """Encode as JPEG and decode."""
     (quality,) = values
     decoded = np.empty_like(images)
     for image, target in zip(images, decoded, strict=True):
@@ -76,7 +76,7 @@ def jpeg_compression(images: Pixels, draws: Draws, values: Values) -> Pixels:
 
 
 def saturate(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """S·scale + shift in HSV: channels move to or from V; a grey pixel has hue 0, so a shift turns it red."""
+    """Set S to S·scale + shift in HSV: channels move to or from V; a gray pixel has hue 0, so a shift turns it red."""
     scale, shift = values
     x = to_unit(images)
     value = np.maximum(np.maximum(x[..., :1], x[..., 1:2]), x[..., 2:])

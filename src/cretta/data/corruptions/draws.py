@@ -1,4 +1,4 @@
-"""Randomness that belongs to an image, not to the batch that it happens to be in."""
+"""Random numbers that belong to an image, and do not depend on the batch."""
 
 import zlib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Generator = np.random.Generator
 
 
 class Draws:
-    """One counter-based generator an image, keyed by seed, corruption and the image's own index."""
+    """One counter-based generator per image, keyed by seed, corruption and the image's own index."""
 
     def __init__(self, seed: int, name: str, severity: int, indices: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         self.seed, self.name, self.severity = seed, name, severity
@@ -25,7 +25,7 @@ class Draws:
     def generators(self) -> list[Generator]:
         """The generators, made only when a corruption is random."""
         stream = zlib.crc32(self.name.encode()) << 32
-        # The highest counter word, so that no severity ever runs into the numbers of another.
+        # The highest counter word, so that no severity reuses the numbers of another.
         counter = np.array([0, 0, 0, self.severity], dtype=np.uint64)
         keys = np.empty((self.count, 2), dtype=np.uint64)
         keys[:, 0] = self.seed

@@ -1,4 +1,4 @@
-"""`corrupt`: checks what it is given, cuts it into pieces, and corrupts the pieces on all cores."""
+"""`corrupt`: checks its input, splits it into pieces, and corrupts the pieces on all cores."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +14,7 @@ from cretta.data.corruptions.parameters import PARAMETER_SETS, SEVERITIES, Value
 from cretta.data.corruptions.photographs import frost_photographs
 from cretta.data.corruptions.pixels import Pixels
 from cretta.data.corruptions.spatter import spatter
+from cretta.data.dataset import is_integer
 from cretta.errors import BatchError, OptionError
 
 Corruption = Callable[[Pixels, Draws, Values], Pixels]
@@ -92,7 +93,7 @@ def corrupt(
         draws = Draws(seed, name, severity, numbers[piece])
         result[piece] = function(np.ascontiguousarray(images[piece]), draws, values)
 
-    # The cap that the user gave torch holds here too.
+    # The limit that the user has set for torch applies here too.
     with ThreadPoolExecutor(max_workers=workers or torch.get_num_threads()) as pool:
         for _ in pool.map(work, range(0, count, size)):
             pass
@@ -147,7 +148,7 @@ def _check_images(images: object) -> None:
 
 
 def _check_integer(option: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not low <= value <= high:
+    if not is_integer(value, low, high):
         raise OptionError(f"{option} must be an integer from {low} to {high}, got {value!r}")
 
 
@@ -156,12 +157,10 @@ def _numbers(count: int, start: int, indices: Sequence[int] | NDArray[np.integer
         _check_integer("start", start, 0, 2**32 - count)
         return np.arange(start, start + count, dtype=np.uint64)
     if start != 0:
-        raise OptionError(f"start={start!r} and indices are both given: give one of them, for indices say it all")
-    found = np.asarray(indices)
-    if found.shape != (count,) or not np.issubdtype(found.dtype, np.integer):
-        raise OptionError(
-            f"indices are {found.dtype} of shape {found.shape}: give {count} whole numbers, one for each image"
-        )
-    if found.min() < 0 or found.max() >= 2**32:
-        raise OptionError(f"indices run from {found.min()} to {found.max()}: give numbers from 0 to {2**32 - 1}")
-    return found.astype(np.uint64)
+        raise OptionError(f"start={start!r} and indices are both set: set one of them")
+    array = np.asarray(indices)
+    if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
+        raise OptionError(f"indices are {array.dtype} of shape {array.shape}: give {count} integers, one per image")
+    if array.min() < 0 or array.max() >= 2**32:
+        raise OptionError(f"indices run from {array.min()} to {array.max()}: give numbers from 0 to {2**32 - 1}")
+    return array.astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Noise: every value of every channel changes on its own."""
+"""Noise: every value of every channel changes independently."""
 
 import numpy as np
 
@@ -17,14 +17,14 @@ def gaussian_noise(images: Pixels, draws: Draws, values: Values) -> Pixels:
 
 
 def shot_noise(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """Poisson(x·c) / c, as of counted photons."""
+    """Return Poisson(x·c) / c, as for counted photons."""
     (photons,) = values
     counts = draws.poisson(to_unit(images) * np.float32(photons))
     return to_bytes(np.divide(counts, photons, dtype=np.float32))
 
 
 def impulse_noise(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """Turn a fraction c of all values to 0 or 1, with equal odds."""
+    """Turn a fraction c of all values to 0 or 1, with equal probability."""
     (fraction,) = values
     chance = draws.uniform(0, 1, *images.shape[1:])
     noisy = images.copy()

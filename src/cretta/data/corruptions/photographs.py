@@ -1,4 +1,4 @@
-"""The frost photographs, found in the installed files of another package."""
+"""The frost photographs, from the installed files of another package."""
 
 from functools import lru_cache
 from importlib import metadata
@@ -16,7 +16,7 @@ _NAMES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
 @lru_cache(maxsize=1)
 def _originals() -> tuple[Pixels, ...]:
     try:
-        # By its files and not by import: the package does not import beside current setuptools.
+        # By its files: the package cannot be imported with current versions of setuptools.
         files = metadata.files(_PACKAGE) or []
     except metadata.PackageNotFoundError:
         files = []
@@ -36,7 +36,7 @@ def _originals() -> tuple[Pixels, ...]:
 
 
 def _scaled_rows(photograph: Pixels, scale: float) -> Pixels:
-    """Resize the height linearly, without smoothing before: two rows make a new one."""
+    """Resize the height linearly, without smoothing: a new row is a mix of two."""
     height = photograph.shape[0]
     position = (np.arange(round(height * scale)) + 0.5) / scale - 0.5
     position = np.clip(position, 0, height - 1)

@@ -1,4 +1,4 @@
-"""Bytes to unit floats and back, the way the published data was stored."""
+"""Conversion between bytes and floats in [0, 1], as the published data were stored."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,12 +6,12 @@ from numpy.typing import NDArray
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-# Rounding errors of float32 must not cost a whole grey level where truncation meets an exact value.
+# Rounding errors of float32 must not change a gray level where an exact value is truncated.
 _SLACK = np.float32(1e-3)
 
 
 def to_unit(images: Pixels) -> Floats:
-    """Bytes 0 … 255 to [0, 1]."""
+    """Convert bytes 0 … 255 to [0, 1]."""
     return np.multiply(images, np.float32(1 / 255), dtype=np.float32)
 
 

@@ -16,11 +16,11 @@ def plasma(draws: Draws, side: int, decay: float) -> Floats:
         jitter = draws.uniform(-(wibble**2), wibble**2, 3, cells, cells)
         corners = clouds[:, ::step, ::step]
         pairs = corners + np.roll(corners, -1, axis=1)
-        centres = (pairs + np.roll(pairs, -1, axis=2)) / 4 + jitter[:, 0]
-        clouds[:, half::step, half::step] = centres
-        beside = corners + np.roll(corners, -1, axis=2) + centres + np.roll(centres, 1, axis=1)
+        centers = (pairs + np.roll(pairs, -1, axis=2)) / 4 + jitter[:, 0]
+        clouds[:, half::step, half::step] = centers
+        beside = corners + np.roll(corners, -1, axis=2) + centers + np.roll(centers, 1, axis=1)
         clouds[:, ::step, half::step] = beside / 4 + jitter[:, 1]
-        beneath = corners + np.roll(corners, -1, axis=1) + centres + np.roll(centres, 1, axis=2)
+        beneath = corners + np.roll(corners, -1, axis=1) + centers + np.roll(centers, 1, axis=2)
         clouds[:, half::step, ::step] = beneath / 4 + jitter[:, 2]
         step, wibble = half, wibble / decay
     clouds -= clouds.min(axis=(1, 2), keepdims=True)

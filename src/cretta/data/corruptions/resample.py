@@ -29,7 +29,7 @@ def inside(indices: Indices, side: int, border: Border) -> Indices:
 
 
 def gaussian_weights(sigma: float, radius: int) -> NDArray[np.float64]:
-    """Gaussian weights at −radius … radius that sum to 1."""
+    """Return Gaussian weights at −radius … radius that sum to 1."""
     if radius == 0:
         return np.ones(1)
     weights: NDArray[np.float64] = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
@@ -71,7 +71,7 @@ def _wide_gaussian(sigma: float, radius: int, side: int, border: Border) -> Floa
 
 
 def smooth(x: Floats, sigma: float, border: Border = "nearest", truncate: float = 4.0) -> Floats:
-    """Gaussian smoothing of height and width."""
+    """Smooth height and width with a Gaussian."""
     radius = int(truncate * sigma + 0.5)
     if radius == 0:
         return x
@@ -81,7 +81,7 @@ def smooth(x: Floats, sigma: float, border: Border = "nearest", truncate: float 
         if radius < side:
             x = convolve_symmetric(pad(x, radius, axis, border), weights, axis)
         else:
-            # Image by image, for the order of this sum could follow the number of images.
+            # Image by image: the order of this sum could depend on the number of images.
             matrix = _wide_gaussian(sigma, radius, side, border)
             turned = x.swapaxes(1, axis)
             flat = turned.reshape(len(x), side, -1)
@@ -91,18 +91,18 @@ def smooth(x: Floats, sigma: float, border: Border = "nearest", truncate: float 
 
 
 def zoom_extent(side: int, zoom: float) -> tuple[int, int]:
-    """Return the side of the centre crop and the side that it is enlarged to."""
+    """Return the side of the center crop and the side that it is enlarged to."""
     crop = math.ceil(side / zoom)
     return crop, max(side, round(crop * zoom))
 
 
 def _enlarge(x: Floats, axis: int, crop: int, enlarged: int) -> Floats:
-    """Linearly enlarge the centre of an axis from `crop` to `enlarged`, corner on corner, and keep its centre."""
+    """Linearly enlarge the center of an axis from `crop` to `enlarged`, corners aligned, and crop to its center."""
     if crop == enlarged:
         return x
     side = x.shape[axis]
-    kept = np.arange(side) + (enlarged - side) // 2
-    position = kept * ((crop - 1) / (enlarged - 1))
+    cropped = np.arange(side) + (enlarged - side) // 2
+    position = cropped * ((crop - 1) / (enlarged - 1))
     lower = np.minimum(position.astype(np.intp), max(crop - 2, 0))
     fraction = (position - lower).astype(np.float32).reshape((side,) + (1,) * (x.ndim - axis - 1))
     lower += (side - crop) // 2
@@ -114,13 +114,13 @@ def _enlarge(x: Floats, axis: int, crop: int, enlarged: int) -> Floats:
     return above
 
 
-def zoom_centre(x: Floats, rows: tuple[int, int], columns: tuple[int, int]) -> Floats:
-    """Zoom into the centre by the `zoom_extent`s of height and width."""
+def zoom_center(x: Floats, rows: tuple[int, int], columns: tuple[int, int]) -> Floats:
+    """Zoom into the center by the `zoom_extent`s of height and width."""
     return _enlarge(_enlarge(x, 1, *rows), 2, *columns)
 
 
-def _neighbours(position: Floats, side: int, border: Border) -> tuple[Indices, Indices, Floats]:
-    """Return the two folded neighbours of each position and the fraction between them."""
+def _neighbors(position: Floats, side: int, border: Border) -> tuple[Indices, Indices, Floats]:
+    """Return the two folded neighbors of each position and the fraction between them."""
     margin = 2 * side
     folded = inside(np.arange(-margin, side + margin + 1), side, border)
     position = np.clip(position, -margin, side + margin - 1)
@@ -133,8 +133,8 @@ def _neighbours(position: Floats, side: int, border: Border) -> tuple[Indices, I
 def sample(x: Floats, rows: Floats, columns: Floats, border: Border) -> Floats:
     """Read (N, H, W, C) at (N, H', W') positions, bilinearly."""
     count, height, width, channels = x.shape
-    top, bottom, down = _neighbours(rows, height, border)
-    left, right, across = _neighbours(columns, width, border)
+    top, bottom, down = _neighbors(rows, height, border)
+    left, right, across = _neighbors(columns, width, border)
     first = np.arange(count)[:, None, None] * (height * width)
     top = top * width + first
     bottom = bottom * width + first

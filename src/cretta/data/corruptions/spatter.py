@@ -18,7 +18,7 @@ _BOX = ((1, 1, 1), (1, 1, 1), (1, 1, 1))
 
 
 def spatter(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """Smoothed noise above a threshold: translucent drops, or opaque mud."""
+    """Add smoothed noise above a threshold: translucent drops, or opaque mud."""
     mean, deviation, sigma, threshold, strength, mud = values
     liquid = draws.normal(*images.shape[1:3], 1)
     liquid *= np.float32(deviation)
@@ -41,9 +41,9 @@ def spatter(images: Pixels, draws: Draws, values: Values) -> Pixels:
 
 
 def _relief(drops: Layer) -> Floats:
-    """Light on the drops: an embossed, equalised map of the distance to their outlines."""
+    """Return the light on the drops: an embossed, equalized map of the distance to their outlines."""
     distance = (_filter(_distance(_edges(drops)), _BOX) / 9).astype(np.int32)
-    embossed = np.clip(_filter(_equalised(distance), _RELIEF), 0, 255)
+    embossed = np.clip(_filter(_equalized(distance), _RELIEF), 0, 255)
     return np.rint(_filter(embossed, _BOX) / 9)
 
 
@@ -60,7 +60,7 @@ def _filter(layer: Floats, weights: tuple[tuple[int, ...], ...]) -> Floats:
 
 
 def _edges(drops: Layer, low: int = 50, high: int = 150) -> NDArray[np.bool_]:
-    """Outlines by Canny's detector: Sobel gradients, thinned, kept where linked to a strong one."""
+    """Return outlines by Canny's detector: thinned Sobel gradients that are connected to a strong one."""
     _, height, width = drops.shape
     padded = np.pad(drops, ((0, 0), (1, 1), (1, 1)), mode="edge")
     rows = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
@@ -69,17 +69,17 @@ def _edges(drops: Layer, low: int = 50, high: int = 150) -> NDArray[np.bool_]:
     strength = np.abs(across) + np.abs(down)
     around = np.pad(strength, ((0, 0), (1, 1), (1, 1)))
 
-    def neighbour(y: int, x: int) -> Layer:
+    def neighbor(y: int, x: int) -> Layer:
         return around[:, 1 + y : 1 + y + height, 1 + x : 1 + x + width]
 
     tangent = np.tan(np.pi / 8)
     level = np.abs(down) < tangent * np.abs(across)
     steep = np.abs(across) < tangent * np.abs(down)
     falling = across * down >= 0
-    peak_level = (strength > neighbour(0, -1)) & (strength >= neighbour(0, 1))
-    peak_steep = (strength > neighbour(-1, 0)) & (strength >= neighbour(1, 0))
-    peak_falling = (strength > neighbour(-1, -1)) & (strength > neighbour(1, 1))
-    peak_rising = (strength > neighbour(-1, 1)) & (strength > neighbour(1, -1))
+    peak_level = (strength > neighbor(0, -1)) & (strength >= neighbor(0, 1))
+    peak_steep = (strength > neighbor(-1, 0)) & (strength >= neighbor(1, 0))
+    peak_falling = (strength > neighbor(-1, -1)) & (strength > neighbor(1, 1))
+    peak_rising = (strength > neighbor(-1, 1)) & (strength > neighbor(1, -1))
     peak = np.select([level, steep, falling], [peak_level, peak_steep, peak_falling], peak_rising)
 
     candidates = peak & (strength > low)
@@ -94,7 +94,7 @@ def _edges(drops: Layer, low: int = 50, high: int = 150) -> NDArray[np.bool_]:
 
 
 def _distance(edges: NDArray[np.bool_]) -> Floats:
-    """Euclidean distance to the nearest edge, at most `_FAR`."""
+    """Return the Euclidean distance to the nearest edge, at most `_FAR`."""
     _, height, width = edges.shape
     vertical = np.where(edges, np.float32(0), np.float32(_FAR))
     for row in range(1, height):
@@ -110,8 +110,8 @@ def _distance(edges: NDArray[np.bool_]) -> Floats:
     return distance
 
 
-def _equalised(layer: Layer) -> Floats:
-    """Histogram equalisation of small integers, image by image."""
+def _equalized(layer: Layer) -> Floats:
+    """Equalize the histogram of small integers, image by image."""
     count = len(layer)
     flat = layer.reshape(count, -1)
     histogram = np.stack([(flat == level).sum(axis=1) for level in range(_FAR + 1)], axis=1)

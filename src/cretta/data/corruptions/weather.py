@@ -7,31 +7,31 @@ from cretta.data.corruptions.parameters import Values
 from cretta.data.corruptions.photographs import frost_photographs
 from cretta.data.corruptions.pixels import Floats, Pixels, to_bytes, to_unit
 from cretta.data.corruptions.plasma import plasma
-from cretta.data.corruptions.resample import zoom_centre, zoom_extent
+from cretta.data.corruptions.resample import zoom_center, zoom_extent
 from cretta.data.corruptions.streak import streak
 
 _LUMINANCE = (np.float32(0.299), np.float32(0.587), np.float32(0.114))
 
 
-def _grey(x: Floats) -> Floats:
+def _gray(x: Floats) -> Floats:
     red, green, blue = _LUMINANCE
-    grey: Floats = x[..., :1] * red + x[..., 1:2] * green + x[..., 2:] * blue
-    return grey
+    gray: Floats = x[..., :1] * red + x[..., 1:2] * green + x[..., 2:] * blue
+    return gray
 
 
 def snow(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """Flakes from thresholded noise, driven by wind, over a whitened image."""
+    """Add flakes, thresholded noise with motion blur, to a whitened image."""
     mean, deviation, zoom, threshold, radius, sigma, mix = values
     _, height, width, _ = images.shape
     flakes = draws.normal(height, width, 1)
     flakes *= np.float32(deviation)
     flakes += np.float32(mean)
-    flakes = zoom_centre(flakes, zoom_extent(height, zoom), zoom_extent(width, zoom))
+    flakes = zoom_center(flakes, zoom_extent(height, zoom), zoom_extent(width, zoom))
     flakes = np.where(flakes < np.float32(threshold), np.float32(0), flakes)
     driven = streak(to_bytes(flakes), draws.uniform(-135, -45), int(radius), sigma)
     layer = np.rint(driven) / np.float32(255)
     x = to_unit(images)
-    whitened = np.maximum(x, np.float32(1.5) * _grey(x) + np.float32(0.5))
+    whitened = np.maximum(x, np.float32(1.5) * _gray(x) + np.float32(0.5))
     x *= np.float32(mix)
     whitened *= np.float32(1 - mix)
     x += whitened
@@ -46,8 +46,8 @@ def frost(images: Pixels, draws: Draws, values: Values) -> Pixels:
     _, height, width, _ = images.shape
     photographs = frost_photographs(scale, height, width)
     pieces = np.empty_like(images)
-    places = draws.uniform(0, 1, 3)
-    for piece, (which, down, across) in zip(pieces, places, strict=True):
+    positions = draws.uniform(0, 1, 3)
+    for piece, (which, down, across) in zip(pieces, positions, strict=True):
         photograph = photographs[int(which * len(photographs))]
         top = int(down * max(photograph.shape[0] - height, 1))
         left = int(across * max(photograph.shape[1] - width, 1))
@@ -58,7 +58,7 @@ def frost(images: Pixels, draws: Draws, values: Values) -> Pixels:
 
 
 def fog(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """Add a plasma fractal, and scale back to about the image's own range."""
+    """Add a plasma fractal, and scale to about the image's own range."""
     strength, decay = values
     _, height, width, _ = images.shape
     side = max(2, 1 << (max(height, width) - 1).bit_length())
@@ -71,7 +71,7 @@ def fog(images: Pixels, draws: Draws, values: Values) -> Pixels:
 
 
 def brightness(images: Pixels, draws: Draws, values: Values) -> Pixels:
-    """V + c in HSV: at fixed hue and saturation all three channels scale with V, and black turns grey."""
+    """Add c to V in HSV: at fixed hue and saturation all three channels scale with V, and black turns gray."""
     (shift,) = values
     x = to_unit(images)
     value = np.maximum(np.maximum(x[..., :1], x[..., 1:2]), x[..., 2:])
