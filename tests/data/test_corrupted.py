@@ -165,7 +165,7 @@ def test_frost_without_its_photographs_is_told_before_an_image_is_read(
         ({"indices": [True, False, True]}, "indices are bool"),
         ({"indices": [0, 1, -1]}, "indices run from -1 to 1"),
         ({"indices": [0, 1, 2**32]}, f"to {2**32}: give numbers from 0 to {2**32 - 1}"),
-        ({"indices": [0, 1, 2], "start": 1}, "start=1 and indices are both given"),
+        ({"indices": [0, 1, 2], "start": 1}, "start=1 and indices are both set"),
         ({"workers": 0}, "workers must be an integer from 1"),
     ],
 )
