@@ -70,6 +70,7 @@ def test_images_start_again_after_the_last_one() -> None:
     assert np.array_equal(context.domain(runs[0], runs[0].domains[1]).labels, [*labels[1500:], *labels[:1000]])
 
 
+@pytest.mark.slow
 def test_the_stream_measures_what_a_plain_loop_without_reset_measures(tmp_path: Path) -> None:
     runs, context = demo.plan(methods=("tent",), images=8, batch_size=4, seed=3)
     ((run, result),) = run_all(runs, Store(tmp_path), context)
@@ -88,6 +89,7 @@ def test_the_stream_measures_what_a_plain_loop_without_reset_measures(tmp_path: 
     assert next(rows, None) is None
 
 
+@pytest.mark.slow
 def test_given_shifts_are_streams_of_their_own(tmp_path: Path) -> None:
     def energies(shifts: tuple[str, ...]) -> list[float]:
         runs, context = demo.plan(shifts, methods=("tent",), images=8, batch_size=4)
@@ -194,6 +196,7 @@ def test_a_difference_that_could_be_chance_is_not_called_one() -> None:
     assert "cretta (ECE 13.8 %) is not clearly different from tent (ECE 15.0 %)" in calibration
 
 
+@pytest.mark.slow
 def test_cretta_is_better_than_source_on_the_stream(tmp_path: Path) -> None:
     runs, context = demo.plan(methods=("source", "cretta"), images=20, batch_size=20)
     source, adapted = (result.of() for _, result in run_all(runs, Store(tmp_path), context))

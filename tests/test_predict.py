@@ -219,6 +219,7 @@ def test_a_transform_and_the_state_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ending", "late"), [(".csv", False), (".parquet", True)])
+@pytest.mark.slow
 def test_a_crash_at_any_write_changes_nothing(
     ending: str, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_run_is_a_plain_loop_over_the_stream(method: str) -> None:
     assert (method == "cretta") == (rows[0].weight is not None)
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_rows_whatever_ran_before() -> None:
     context = RunContext()
     first = rows_after(BASE, context)

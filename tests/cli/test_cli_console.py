@@ -125,6 +125,7 @@ def test_a_terminal_gets_bars_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None
         ("data make flat --corruption contrast --severity 1", "contrast/1, 12/12"),
     ],
 )
+@pytest.mark.slow
 def test_long_commands_tell_how_far_they_are(
     command: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ def cifar10_root(folder: Path) -> tuple[Pixels, Labels]:
     return images, labels
 
 
+@pytest.mark.slow
 def test_cifar10_c_as_published(tmp_path: Path) -> None:
     images, labels = cifar10_root(tmp_path)
     result = call("cifar10-c", "--root", tmp_path, "--corruption", "contrast", "--seed", 3)

@@ -22,6 +22,7 @@ def rows(output: str) -> list[tuple[str, ...]]:
     return re.findall(rf"^\s*({'|'.join(METHODS)}){NUMBERS}\s*$", output, flags=re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_demo_passes_through_all_shifts_and_says_what_to_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary, figure = tmp_path / "temporary", tmp_path / "figure.svg"
     temporary.mkdir()
@@ -47,6 +48,7 @@ def test_demo_passes_through_all_shifts_and_says_what_to_see(tmp_path: Path, mon
     assert not list(temporary.glob("cretta-*"))
 
 
+@pytest.mark.slow
 def test_single_shifts_are_shown_on_their_own(tmp_path: Path) -> None:
     figure = tmp_path / "figure.png"
     arguments = ["--images", "10", "--batch-size", "5", "--shift", "glass_blur", "--shift", "fog"]

@@ -199,6 +199,7 @@ def test_rows_are_those_of_a_plain_loop(tmp_path: Path, home: Path) -> None:
     assert max(map(len, told.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_out_of_the_box(tmp_path: Path) -> None:
     test = embedded("test")
     (tmp_path / "photos").mkdir()

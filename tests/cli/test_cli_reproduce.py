@@ -42,6 +42,7 @@ def test_every_item_is_listed() -> None:
     assert not Path("results").exists()
 
 
+@pytest.mark.slow
 def test_an_item_is_run_once_and_shown_beside_the_paper() -> None:
     # Cost has no printed clean numbers to confuse; its runs are those of the main table on one benchmark.
     arguments = ("gain-cost", "--model", "cifar10=little:network", "--root", "nowhere", "--figure", "svg")

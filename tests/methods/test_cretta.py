@@ -113,6 +113,7 @@ def test_buffers_smaller_and_larger_than_the_batch(buffer: int, reference: str) 
     assert int(model.memory["cursor"]) == (8 + 5 + 8 + 3 + 7) % buffer
 
 
+@pytest.mark.slow
 def test_the_variants_are_different_things() -> None:
     """A comparison with the textbook proves little where an option changes nothing."""
     net, stream, runs = textbook.small_net(), textbook.batches(), {}

@@ -68,6 +68,7 @@ def paper_flops(model: AnyAdapter | nn.Module, x: Tensor, **options: Any) -> int
 
 
 @pytest.mark.parametrize("every", [2, 3])
+@pytest.mark.slow
 def test_batches_that_are_only_predicted_count_with_the_one_that_learns(every: int) -> None:
     for taken in range(every):  # wherever in the turn the adapter is
         model = adapter("tent", adapt_every=every)

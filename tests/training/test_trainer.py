@@ -65,6 +65,7 @@ def test_a_step_is_plain_sgd_with_nesterov_momentum_and_decay_of_matrices_only(t
     assert not torch.equal(trained.state_dict()["conv1.weight"], model().state_dict()["conv1.weight"])
 
 
+@pytest.mark.slow
 def test_it_learns_what_it_is_shown(tmp_path: Path) -> None:
     trained = build("resnet-8-16")
     shown = small(40)
@@ -103,6 +104,7 @@ def test_what_is_written_is_the_model_and_says_what_it_is(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "options", [{}, {"average": 0.4, "holdout": 20}, {"jsd": 12.0}, {"backend": "kernels"}], ids=str
 )
+@pytest.mark.slow
 def test_interrupted_anywhere_and_continued_it_gives_the_same_bytes(tmp_path: Path, options: dict[str, Any]) -> None:
     count = 100 + options.get("holdout", 0)
     # Eight steps, all four sizes, an epoch's end inside.
