@@ -110,7 +110,7 @@ def test_get_from_a_folder_then_check_then_list(cifar10: Path, root: Path) -> No
     assert re.search(rf"cifar10 .* {cifar10.name}", run("list", "--root", root)[1])
 
 
-def test_check_tells_what_is_wrong(cifar10: Path, root: Path) -> None:
+def test_check_reports_damage(cifar10: Path, root: Path) -> None:
     run("get", "cifar10", "--from", cifar10, "--root", root)
     (cifar10 / "data_batch_4").write_bytes(b"nothing")
     code, said, _ = run("check", "cifar10", "--root", root)

@@ -99,7 +99,7 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert 'parameters was "tiny" and is null' in other.stderr
 
 
-def test_frost_without_its_photographs_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frost_without_its_photographs_is_reported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "files", lambda name: [])
     photographs._originals.cache_clear()
     photographs._scaled.cache_clear()
@@ -124,7 +124,7 @@ def test_frost_without_its_photographs_is_told_at_once(tmp_path: Path, monkeypat
         ([".", "--corruption", "fog"], "holds neither images"),
     ],
 )
-def test_bad_requests_are_told_plainly(
+def test_invalid_requests_get_a_message(
     arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"

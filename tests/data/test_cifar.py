@@ -374,7 +374,7 @@ def test_an_archive_is_read_on_unless_its_files_are_as_published(
 
 
 @pytest.mark.usefixtures("small")
-def test_lost_files_are_told(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-py"
     published(folder, folder.name)
     (folder / "data_batch_3").unlink()
@@ -449,7 +449,7 @@ def test_a_severity_may_be_a_small_number_of_numpy(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("small")
-def test_cifar_c_says_what_is_wrong(tmp_path: Path) -> None:
+def test_errors_of_cifar_c(tmp_path: Path) -> None:
     images, labels = corrupted(tmp_path / "c", 10)
     root = tmp_path / "c"
     with pytest.raises(OptionError, match="unknown corruption 'mist'"):

@@ -53,7 +53,7 @@ def threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_any_order_batch_and_worker_count_give_the_bytes_of_the_whole(clean: ArrayDataset, name: str) -> None:
+def test_any_order_batch_and_worker_count_give_the_same_bytes(clean: ArrayDataset, name: str) -> None:
     dataset = corrupted(clean, name, 4, seed=3)
     whole = corrupt(clean.images, name, 4, seed=3)
     order = np.random.default_rng(0).permutation(len(clean))
@@ -140,14 +140,14 @@ def test_images_of_different_sizes(tmp_path: Path) -> None:
         ({"parameters": "large"}, "unknown parameter set 'large'"),
     ],
 )
-def test_wrong_options_are_told_before_an_image_is_read(
+def test_invalid_options_raise_before_an_image_is_read(
     clean: ArrayDataset, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):
         corrupted(clean, **{"corruption": "fog", **options})
 
 
-def test_frost_without_its_photographs_is_told_before_an_image_is_read(
+def test_frost_without_its_photographs_raises_before_an_image_is_read(
     clean: ArrayDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "files", lambda name: [])
@@ -169,7 +169,7 @@ def test_frost_without_its_photographs_is_told_before_an_image_is_read(
         ({"workers": 0}, "workers must be an integer from 1"),
     ],
 )
-def test_wrong_numbers(options: dict[str, Any], message: str) -> None:
+def test_invalid_numbers(options: dict[str, Any], message: str) -> None:
     images: Pixels = np.zeros((3, 8, 8, 3), np.uint8)
     with pytest.raises(OptionError, match=message):
         corrupt(images, "fog", **options)

@@ -292,7 +292,7 @@ def test_black_and_white_images_stay_finite() -> None:
         assert (corrupt(images, name, 5) == images).all()
 
 
-def test_the_set_follows_the_shorter_side_unless_told() -> None:
+def test_the_set_follows_the_shorter_side_by_default() -> None:
     images = natural(2, 47, 200)
     assert (corrupt(images, "contrast", 3) == corrupt(images, "contrast", 3, parameters="cifar")).all()
     images = natural(2, 48, 200)
@@ -391,7 +391,7 @@ def test_frost_without_its_photographs_says_what_to_install(monkeypatch: pytest.
         ({"parameters": "cifar10"}, "unknown parameter set 'cifar10'; choose one of cifar, tiny, imagenet"),
     ],
 )
-def test_a_wrong_option_says_what_is_allowed(options: dict[str, object], message: str) -> None:
+def test_an_invalid_option_names_the_allowed_values(options: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         corrupt(natural(1), **{"name": "fog", **options})  # type: ignore[arg-type]
 
@@ -406,6 +406,6 @@ def test_a_wrong_option_says_what_is_allowed(options: dict[str, object], message
         (torch.zeros(1, 8, 8, 3), r"numpy array, got Tensor; .*\.numpy\(\)"),
     ],
 )
-def test_a_wrong_batch_says_what_to_do(images: Pixels, message: str) -> None:
+def test_an_invalid_batch_names_the_remedy(images: Pixels, message: str) -> None:
     with pytest.raises(BatchError, match=message):
         corrupt(images, "fog")

@@ -189,7 +189,7 @@ def test_reading_nothing(tmp_path: Path) -> None:
     ("indices", "message"),
     [([0, 3], "run from 0 to 3: toy has 3 images"), ([-1], "from -1"), ([0.5], "list of integers"), ([True], "bool")],
 )
-def test_wrong_indices(tmp_path: Path, indices: Any, message: str) -> None:
+def test_invalid_indices(tmp_path: Path, indices: Any, message: str) -> None:
     dataset = toy(tmp_path, 3)
     in_memory = ArrayDataset("toy", np.zeros((3, 2, 2, 3), np.uint8), labels(3), ("a", "b"))
     for each in (dataset, in_memory):
@@ -198,12 +198,12 @@ def test_wrong_indices(tmp_path: Path, indices: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -3, True, 2.5, (3,), (3, 0), (3, 4, 5), "224"])
-def test_wrong_sizes(size: Any) -> None:
+def test_invalid_sizes(size: Any) -> None:
     with pytest.raises(OptionError, match="size="):
         FileDataset("toy", (), labels(0), (), size=size)
 
 
-def test_wrong_options(tmp_path: Path) -> None:
+def test_invalid_options(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"shorter=200: expected an integer of at least size=224"):
         FileDataset("toy", (), labels(0), (), size=224, shorter=200)
     with pytest.raises(OptionError, match=r"shorter=200: expected an integer of at least size=None.*set both"):

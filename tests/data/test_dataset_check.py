@@ -137,7 +137,7 @@ def test_a_corrupted_set_may_be_generated_but_not_damaged(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_the_wrong_number_of_classes_is_noticed(tmp_path: Path) -> None:
+def test_another_number_of_classes_is_detected(tmp_path: Path) -> None:
     folder = corrupted_arrays(tmp_path / "CIFAR-100-C", classes=10)
     first, *_ = check(small("cifar100-c"), folder)
     assert first.verdict == "damaged"

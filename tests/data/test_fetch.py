@@ -45,7 +45,7 @@ def test_an_archive_that_lies_there_is_used_and_left(site: Site, content: bytes,
     assert listed(home) == {"toy.tar"}
 
 
-def test_too_little_space_is_told_before(
+def test_too_little_space_is_reported_before_the_download(
     site: Site, content: bytes, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = toy(offer(site, content), unpacked_size=2_000_000_000)

@@ -63,7 +63,7 @@ def test_what_cannot_be_read_is_refused(home: Path, tmp_path: Path) -> None:
         assert listed(home) == set()
 
 
-def test_a_part_of_a_dataset_is_taken_and_told(home: Path, tmp_path: Path) -> None:
+def test_a_part_of_a_dataset_is_installed_and_reported(home: Path, tmp_path: Path) -> None:
     said = reported(toy(), home, toy_folder(tmp_path / "few", 4))
     assert said.endswith("read and counted all; NOT the complete dataset: all 4 images, not 8.")
     assert len(np.load(home / "Toy" / "labels.npy")) == 4

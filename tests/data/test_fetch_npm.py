@@ -125,7 +125,7 @@ def test_npm_may_be_missing(offline: Release, npm: Path, home: Path, monkeypatch
         get(offline, root=home, retries=HURRY)
 
 
-def test_npm_is_for_cifar10_only_and_not_where_the_file_is_wrong(
+def test_npm_is_used_for_cifar10_only_and_not_after_another_checksum(
     site: Site, offline: Release, npm: Path, home: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UnreachableError, match=r"cifar100 .*--from"):

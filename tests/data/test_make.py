@@ -141,7 +141,7 @@ def test_images_without_classes_and_at_any_depth(tmp_path: Path) -> None:
     assert np.array_equal(made.read(range(3)), expected.read(range(3)))
 
 
-def test_what_is_wrong_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options_raise_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, out = photos(tmp_path / "photos", 4), tmp_path / "out"
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"corruptions": ["rain"]}, "unknown corruption 'rain'"),

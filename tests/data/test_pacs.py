@@ -30,7 +30,7 @@ def test_one_dataset_a_domain(root: Path, domain: str) -> None:
     assert all(file.parent.parent.name == domain for file in dataset.files)
 
 
-def test_what_is_wrong_is_told(root: Path) -> None:
+def test_errors_of_a_folder(root: Path) -> None:
     with pytest.raises(OptionError, match=r"'painting': give one of photo, art_painting, cartoon, sketch"):
         pacs_domain(root, "painting")
     (root / "photo" / "dog" / "pic_001.png").unlink()

@@ -65,7 +65,7 @@ def test_the_check_lets_falling_and_level_accuracy_through() -> None:
     assert rises((np.random.default_rng(0).random((5, 64)) < 0.7).astype(np.float64)) == []
 
 
-def test_the_check_finds_severities_in_a_wrong_order() -> None:
+def test_the_check_finds_severities_in_another_order() -> None:
     for seed in range(20):
         right = falling(images=100, seed=seed)
         assert (1, 5) in rises(right[::-1])

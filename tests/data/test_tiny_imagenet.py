@@ -86,7 +86,7 @@ def test_words_are_not_needed(root: Path) -> None:
     assert tiny_imagenet(root).classes == tuple(sorted(WNIDS))
 
 
-def test_lost_files_are_told(root: Path) -> None:
+def test_missing_files_are_reported(root: Path) -> None:
     with pytest.raises(OptionError, match="'test': give one of train, val"):
         tiny_imagenet(root, "test")  # type: ignore[arg-type]
     (root / "val" / "images" / "val_1.JPEG").unlink()
@@ -116,14 +116,14 @@ def test_lost_files_are_told(root: Path) -> None:
         ("val_0.JPEG\tn01443537\n" * 4, "4 lines for 3 images"),
     ],
 )
-def test_damaged_annotations_are_told(root: Path, text: str, message: str) -> None:
+def test_damaged_annotations_are_reported(root: Path, text: str, message: str) -> None:
     (root / "val" / "val_annotations.txt").write_text(text)
     with pytest.raises(StateError, match=message):
         tiny_imagenet(root)
 
 
 @pytest.mark.parametrize("text", ["", "n01443537\nn01443537\n"])
-def test_damaged_wnids_are_told(root: Path, text: str) -> None:
+def test_damaged_wnids_are_reported(root: Path, text: str) -> None:
     (root / "wnids.txt").write_text(text)
     with pytest.raises(StateError, match=r"wnids\.txt is empty or names a class twice"):
         tiny_imagenet(root)

@@ -13,12 +13,12 @@ from cretta.data.corruptions.resample import sample, smooth
 
 def contrast(images: Pixels, draws: Draws, values: Values) -> Pixels:
     """Return (x − m)·c + m, with m the mean of a channel."""
-    (kept,) = values
+    (factor,) = values
     # A sum of integers is exact, so it does not depend on the order of summation.
     sums = images.sum(axis=(1, 2), keepdims=True, dtype=np.int64)
     means = sums / (255.0 * images.shape[1] * images.shape[2])
-    x = np.multiply(images, np.float32(kept / 255), dtype=np.float32)
-    x += (means * (1 - kept)).astype(np.float32)
+    x = np.multiply(images, np.float32(factor / 255), dtype=np.float32)
+    x += (means * (1 - factor)).astype(np.float32)
     return to_bytes(x)
 
 

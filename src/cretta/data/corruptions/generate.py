@@ -71,10 +71,10 @@ def corrupt(
     the seed and on its number only, never on the batch, its order or the threads (`workers`, by default torch's):
 
     >>> images = np.zeros((8, 32, 32, 3), dtype=np.uint8)
-    >>> whole = corrupt(images, "fog", severity=3)
-    >>> bool((whole[5:] == corrupt(images[5:], "fog", severity=3, start=5)).all())
+    >>> corrupted = corrupt(images, "fog", severity=3)
+    >>> bool((corrupted[5:] == corrupt(images[5:], "fog", severity=3, start=5)).all())
     True
-    >>> bool((whole[[6, 2]] == corrupt(images[[6, 2]], "fog", severity=3, indices=[6, 2])).all())
+    >>> bool((corrupted[[6, 2]] == corrupt(images[[6, 2]], "fog", severity=3, indices=[6, 2])).all())
     True
     """
     check_corruption(name, severity, seed, parameters)

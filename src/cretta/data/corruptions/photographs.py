@@ -20,8 +20,8 @@ def _originals() -> tuple[Pixels, ...]:
         files = metadata.files(_PACKAGE) or []
     except metadata.PackageNotFoundError:
         files = []
-    found = {path.name: path.locate() for path in files if path.parent.name == "frost"}
-    missing = [name for name in _NAMES if name not in found]
+    paths = {path.name: path.locate() for path in files if path.parent.name == "frost"}
+    missing = [name for name in _NAMES if name not in paths]
     if missing:
         raise OptionError(
             f"the corruption 'frost' needs photographs from the package '{_PACKAGE}', and "
@@ -30,7 +30,7 @@ def _originals() -> tuple[Pixels, ...]:
         )
     photographs = []
     for name in _NAMES:
-        with Image.open(str(found[name])) as photograph:
+        with Image.open(str(paths[name])) as photograph:
             photographs.append(np.asarray(photograph.convert("RGB")))
     return tuple(photographs)
 

@@ -1,6 +1,6 @@
 """Linear resampling of (N, H, W, C) batches: borders, convolution, zooms, free coordinates.
 
-Sums run tap by tap over whole arrays and never through a matrix product of the batch: that way an image gets the
+Sums run tap by tap over complete arrays and never through a matrix product of the batch: that way an image gets the
 same bits in every batch, and the threads of `corrupt` do not fight those of a BLAS.
 """
 
