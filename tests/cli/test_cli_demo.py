@@ -41,7 +41,7 @@ def test_demo_passes_through_all_shifts_and_says_what_to_see(tmp_path: Path, mon
     assert f"In its second half cretta (ECE {late['cretta'][2]} %) is" in shown
     for method in METHODS:
         assert f"{float(late[method][3]):+.1f} for {method}" in shown
-    assert max(map(len, result.output.replace(str(figure), "").splitlines())) <= 80
+    assert max(map(len, result.stdout.replace(str(figure), "").splitlines())) <= 80
     drawing = figure.read_text()
     for text in (*(word for shift in SHIFTS for word in shift.split("_")), "accuracy %", "ECE %", "images seen"):
         assert text in drawing
@@ -57,7 +57,7 @@ def test_single_shifts_are_shown_on_their_own(tmp_path: Path) -> None:
     assert [row[0] for row in rows(result.output)] == [*METHODS, *METHODS]
     assert result.output.index("glass blur") < result.output.index("fog")
     assert "second half" not in result.output
-    assert max(map(len, result.output.replace(str(figure), "").splitlines())) <= 80
+    assert max(map(len, result.stdout.replace(str(figure), "").splitlines())) <= 80
     with Image.open(figure) as image:
         assert image.size[0] > 1000
         assert len(image.convert("RGB").getcolors(1 << 24) or []) > 50
