@@ -25,13 +25,13 @@ from cretta.metrics import count_operations
 
 KINDS = {
     "convolutions": ("cretta_convolve", "mkldnn_convolution", "convolution_overrideable", "thnn_conv2d"),
-    "convolutions, back": ("cretta_convolve_backward", "convolution_backward"),
+    "convolutions, backward": ("cretta_convolve_backward", "convolution_backward"),
     "BatchNorm, ReLU": ("cretta_batch_norm_relu", "native_batch_norm", "clamp_min", "clamp_min_", "relu", "relu_"),
-    "BatchNorm, ReLU, back": (
+    "BatchNorm, ReLU, backward": (
         "cretta_batch_norm_relu_backward",
         "native_batch_norm_backward",
         "threshold_backward",
-        "addcmul",  # tells again where a ReLU was open
+        "addcmul",  # recomputes the ReLU mask
     ),
     "sums": ("add", "add_"),
 }
@@ -39,7 +39,7 @@ KINDS = {
 
 
 def fastest() -> float:
-    """Thousands of millions of operations a second in a large matrix product."""
+    """Return GFLOP per second of a large matrix product."""
     a, b = torch.rand(4096, 4096), torch.rand(4096, 4096)
     best = float("inf")
     for _ in range(4):
@@ -60,7 +60,7 @@ def main() -> None:
     buffer = cretta.SourceBuffer(embedded("train").images[:400], augment="none")
     model = cretta.adapt(cretta.models.load("wrn-40-2-cifar10"), "cretta", buffer=buffer, preset=arguments.preset)
     for _ in range(math.ceil(len(buffer) / (len(x) * model.options.source_fraction))):
-        model(x)  # until E_φ of all source samples is kept
+        model(x)  # until E_φ of all source samples is cached
     limit = fastest()
     begun = time.perf_counter()
     for _ in range(arguments.steps):
@@ -79,18 +79,19 @@ def main() -> None:
         total += seconds
         spent[next((kind for kind, names in KINDS.items() if name in names), "the rest")] += seconds
     operations: Any = count_operations(model, x[:20], scale_to=200)[0] / 1e9
-    products = spent["convolutions"] + spent["convolutions, back"]
+    products = spent["convolutions"] + spent["convolutions, backward"]
     print(f"custom CPU kernels: {missing_kernels() or 'in use'}")
-    print(f"{'':22}{'ms a step':>10}{'share':>8}")
+    print(f"{'':25}{'ms per step':>12}{'share':>8}")
     for kind, seconds in sorted(spent.items(), key=lambda item: -item[1]):
-        print(f"{kind:22}{1e3 * seconds:10.0f}{seconds / total:8.1%}")
-    print(f"{'all, while profiled':22}{1e3 * total:10.0f}{1:8.1%}")
-    print(f"{'a step, not profiled':22}{1e3 * step:10.0f}")
+        print(f"{kind:25}{1e3 * seconds:12.0f}{seconds / total:8.1%}")
+    print(f"{'all, while profiled':25}{1e3 * total:12.0f}{1:8.1%}")
+    print(f"{'a step, not profiled':25}{1e3 * step:12.0f}")
     limit = max(limit, fastest())
-    print(f"{operations:.0f} GFLOP in convolutions, counted the direct way: {operations / products:.0f} a second")
+    speed = operations / products
+    print(f"{operations:.0f} GFLOP in convolutions, counted as direct convolutions: {speed:.0f} per second")
     direct = 1e3 * operations / limit
-    print(f"a matrix product: {limit:.0f} a second; at that speed, and with nothing else to do, a step would take")
-    print(f"{direct:.0f} ms the direct way, and {16 / 36 * direct:.0f} ms if all convolutions were Winograd's")
+    print(f"a matrix product: {limit:.0f} per second; at that speed, the convolutions of a step alone would take")
+    print(f"{direct:.0f} ms as direct convolutions, and {16 / 36 * direct:.0f} ms if all used Winograd's algorithm")
 
 
 if __name__ == "__main__":

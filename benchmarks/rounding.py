@@ -82,7 +82,7 @@ def main() -> None:
             network = rewrite(module, learns=True)
             assert isinstance(network, nn.Module)
             run, run_exact = Accelerator(module, learns=True).results, Accelerator(exact, learns=True).results
-            for size in (8, 64):
+            for size in (8, 32):
                 rows = []
                 for seed in range(batches):
                     x = images(size, seed)

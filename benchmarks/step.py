@@ -283,7 +283,9 @@ QUANTITIES = {SECONDS: "time", MEMORY: "memory", FLOPS: "GFLOPs, paper's countin
 def show(found: list[Contender], size: int) -> None:
     """The table."""
     base = found[0]
-    print(f"{'':18}{'s a step':>10}{'images/s':>10}{'× TENT':>8}{'peak MB':>9}{'× TENT':>8}{'GFLOPs':>9}{'first s':>9}")
+    print(
+        f"{'':18}{'s per step':>10}{'images/s':>10}{'× TENT':>8}{'peak MB':>9}{'× TENT':>8}{'GFLOPs':>9}{'first s':>9}"
+    )
     for one in found:
         print(
             f"{one.name:18}{one.median:10.3f}{size / one.median:10.1f}{one.median / base.median:8.2f}"

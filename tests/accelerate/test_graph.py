@@ -23,8 +23,8 @@ def logits_and_gradients(network: nn.Module, module: nn.Module, x: Tensor) -> li
     parameters = [p for p in module.parameters() if p.requires_grad]
     logits = network(x)
     weights = torch.linspace(0.5, 1.5, logits.numel()).view_as(logits)
-    slopes = torch.autograd.grad((logits * weights).square().sum(), parameters, allow_unused=True)
-    return [logits.detach(), *(p * 0 if s is None else s for p, s in zip(parameters, slopes, strict=True))]
+    gradients = torch.autograd.grad((logits * weights).square().sum(), parameters, allow_unused=True)
+    return [logits.detach(), *(p * 0 if s is None else s for p, s in zip(parameters, gradients, strict=True))]
 
 
 def assert_learns_alike(network: nn.Module | str, module: nn.Module, x: Tensor) -> None:
@@ -38,10 +38,10 @@ def norm_calls(network: nn.Module, x: Tensor) -> int:
     calls = 0
     original = F.batch_norm
 
-    def counted(*given: Any, **named: Any) -> Tensor:
+    def counted(*args: Any, **named: Any) -> Tensor:
         nonlocal calls
         calls += 1
-        return original(*given, **named)
+        return original(*args, **named)
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(F, "batch_norm", counted)
@@ -83,7 +83,7 @@ def test_a_network_that_does_not_learn_gives_the_same_logits(case: str, statisti
 
 
 @pytest.mark.parametrize("statistics", ["batch", "running"])
-def test_what_is_written_into_after_its_norm_and_before_a_convolution(statistics: str) -> None:
+def test_an_input_that_is_overwritten_between_batch_norm_and_convolution(statistics: str) -> None:
     def way(net: Any, x: Tensor) -> Any:
         out = net.conv1(x)
         normal = torch.relu(net.bn1(out))
@@ -106,11 +106,11 @@ def test_gradients_of_images_are_the_same(case: str, statistics: str) -> None:
     network = rewrite(module, learns=True)
     assert isinstance(network, nn.Module)
     x = image_batch(True)
-    slopes = []
-    for each in (module, network):
+    gradients = []
+    for net in (module, network):
         images = x.clone().requires_grad_(True)
-        slopes.append(torch.autograd.grad(each(images).logsumexp(1).sum(), images)[0])
-    assert_close(slopes[1], slopes[0], 2e-5)
+        gradients.append(torch.autograd.grad(net(images).logsumexp(1).sum(), images)[0])
+    assert_close(gradients[1], gradients[0], 2e-5)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_gradients_of_images_are_the_same(case: str, statistics: str) -> None:
         ("resnet, GroupNorm", 0, 0),
     ],
 )
-def test_norms_are_folded_into_the_convolutions_that_are_theirs_alone(case: str, before: int, after: int) -> None:
+def test_batch_norms_are_folded_into_convolutions_that_nothing_else_uses(case: str, before: int, after: int) -> None:
     module, x = copy_sharing_parameters(NETS[case]()), image_batch()
     network = rewrite(module, learns=False)
     assert isinstance(network, nn.Module)
@@ -137,7 +137,7 @@ def test_norms_are_folded_into_the_convolutions_that_are_theirs_alone(case: str,
     assert norm_calls(network, x) == after
 
 
-def test_norms_of_the_batchs_statistics_are_not_folded() -> None:
+def test_batch_norms_with_batch_statistics_are_not_folded() -> None:
     module, x = copy_sharing_parameters(textbook.small_net()), image_batch()
     NormStatistics(module, "batch", 0.1, StreamAverage())
     network = rewrite(module, learns=False)
@@ -261,9 +261,9 @@ def test_hooks_of_the_network_itself_run_at_every_forward(learns: bool) -> None:
     net, x = textbook.small_net(), image_batch()
     module = learning(net) if learns else copy_sharing_parameters(net)
 
-    def double_input(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def double_input(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         seen.append("before")
-        return (given[0] * 2,)
+        return (args[0] * 2,)
 
     def shift_output(_: nn.Module, __: tuple[Tensor, ...], out: Tensor) -> Tensor:
         seen.append("after")
@@ -280,29 +280,29 @@ def test_hooks_of_the_network_itself_run_at_every_forward(learns: bool) -> None:
     assert_close(logits, module(x), 1e-5)
 
 
-def test_hooks_on_the_way_back_through_the_network_run_too() -> None:
+def test_backward_hooks_of_the_network_run_too() -> None:
     seen: list[int] = []
     module, x = learning(textbook.small_net()), image_batch().requires_grad_(True)
     module.register_full_backward_hook(lambda *_: seen.append(1))
     network = rewrite(module, learns=True)
     network = network if isinstance(network, nn.Module) else module
-    slopes = [torch.autograd.grad(each(x).square().sum(), x)[0] for each in (network, module)]
-    assert_close(slopes[0], slopes[1], 2e-5)
+    gradients = [torch.autograd.grad(net(x).square().sum(), x)[0] for net in (network, module)]
+    assert_close(gradients[0], gradients[1], 2e-5)
     assert len(seen) == 2
 
 
 @pytest.mark.parametrize("learns", [True, False])
-def test_a_network_that_looks_at_its_numbers_is_left_alone(learns: bool) -> None:
+def test_a_network_that_branches_on_values_is_not_rewritten(learns: bool) -> None:
     assert isinstance(rewrite(copy_sharing_parameters(built(data_dependent)()), learns=learns), str)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_network_in_half_precision_is_left_alone(dtype: torch.dtype) -> None:
+def test_a_network_in_half_precision_is_not_rewritten(dtype: torch.dtype) -> None:
     assert isinstance(rewrite(copy_sharing_parameters(textbook.small_net().to(dtype)), learns=False), str)
     assert isinstance(rewrite(copy_sharing_parameters(textbook.small_net().to(torch.float64)), learns=False), nn.Module)
 
 
-def test_a_network_with_nothing_to_gain_is_left_alone() -> None:
+def test_a_network_without_an_operation_to_replace_is_not_rewritten() -> None:
     assert isinstance(rewrite(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU()).eval(), learns=True), str)
 
 
@@ -310,7 +310,7 @@ def test_a_network_with_nothing_to_gain_is_left_alone() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_following_one_network_leaves_others_in_other_threads_alone() -> None:
+def test_tracing_does_not_affect_networks_in_other_threads() -> None:
     other, x = textbook.small_net(), image_batch()
     expected = other(x)
     answers: list[Tensor] = []
@@ -328,17 +328,17 @@ def test_following_one_network_leaves_others_in_other_threads_alone() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_adapters_in_threads_of_their_own_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_in_several_threads_do_not_interfere(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.fx puts functions of its own into nn.Module while it follows a network, and the old ones back."""
     originals = {name: getattr(nn.Module, name) for name in ("__call__", "__getattr__")}
     for name, function in originals.items():
         monkeypatch.setattr(nn.Module, name, function)  # back in any case, for the tests to come
     net, x = NETS["wide resnet"](), image_batch()
     expected = cretta.adapt(net, "tent", fuse=False)(x)
-    found: list[Tensor] = []
+    result: list[Tensor] = []
 
     def work() -> None:
-        found.extend(cretta.adapt(net, "tent")(x) for _ in range(4))
+        result.extend(cretta.adapt(net, "tent")(x) for _ in range(4))
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
@@ -346,6 +346,6 @@ def test_adapters_in_threads_of_their_own_do_not_meet(monkeypatch: pytest.Monkey
     for thread in threads:
         thread.join()
     assert all(getattr(nn.Module, name) is function for name, function in originals.items())
-    assert len(found) == 8
-    for logits in found:
+    assert len(result) == 8
+    for logits in result:
         assert_close(logits, expected, 1e-5)

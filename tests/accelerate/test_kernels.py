@@ -88,26 +88,26 @@ SHAPES = [
 @needs_kernels
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_convolution_is_pytorchs(shape: tuple[int, ...], bias: bool, calls: list[str]) -> None:
+def test_convolution_equals_pytorch(shape: tuple[int, ...], bias: bool, calls: list[str]) -> None:
     images, inputs, outputs, height, width = shape
     layer, x = layer_of(inputs, outputs, bias), drawn(images, inputs, height, width).requires_grad_()
-    found = operations.convolve(layer, x)
-    slope = drawn(*found.shape, seed=2)
-    (back,) = torch.autograd.grad(found, x, slope)
+    result = operations.convolve(layer, x)
+    gradient = drawn(*result.shape, seed=2)
+    (back,) = torch.autograd.grad(result, x, gradient)
     assert calls == ["cretta_convolve", "cretta_convolve_backward"]
     exact_x = x.detach().double().requires_grad_()
     exact = copy.deepcopy(layer).double()(exact_x)
-    (exact_back,) = torch.autograd.grad(exact, exact_x, slope.double())
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-6)
+    (exact_back,) = torch.autograd.grad(exact, exact_x, gradient.double())
+    torch.testing.assert_close(result.double(), exact, rtol=0, atol=2e-6)
     torch.testing.assert_close(back.double(), exact_back, rtol=0, atol=2e-6)
-    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert result.is_contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
-        assert torch.equal(operations.convolve(layer, x), found)
+        assert torch.equal(operations.convolve(layer, x), result)
 
 
 @needs_kernels
 @pytest.mark.parametrize(("channels", "side"), [(32, 16), (64, 8), (256, 4)])
-def test_convolution_rounds_no_worse_than_pytorchs(channels: int, side: int) -> None:
+def test_convolution_rounds_as_well_as_pytorch(channels: int, side: int) -> None:
     layer, x = layer_of(channels, channels), drawn(8, channels, side, side).relu()
     exact = F.conv2d(x.double(), layer.weight.double(), padding=1)
     mine = (kernels.convolve(x, layer.weight) - exact).square().mean()
@@ -135,7 +135,7 @@ def test_results_do_not_depend_on_the_number_of_threads(shape: tuple[int, ...], 
 
 
 @needs_kernels
-def test_an_image_of_nonsense_stays_alone() -> None:
+def test_nan_in_one_image_does_not_reach_the_others() -> None:
     x, layer = drawn(9, 16, 6, 6), layer_of(16, 16)
     clean = kernels.convolve(x, layer.weight)
     x[4, 3, 2, 2] = torch.nan
@@ -149,10 +149,10 @@ def test_an_image_of_nonsense_stays_alone() -> None:
 def test_a_weight_is_transformed_once_and_again_when_it_changes() -> None:
     x, layer = drawn(2, 16, 4, 4), layer_of(16, 16)
     first = kernels.convolve(x, layer.weight)
-    kept = kernels._transform(layer.weight, backward=False)
-    assert kernels._transform(layer.weight, backward=False) is kept
+    saved = kernels._transform(layer.weight, backward=False)
+    assert kernels._transform(layer.weight, backward=False) is saved
     layer.weight.mul_(2)
-    assert kernels._transform(layer.weight, backward=False) is not kept
+    assert kernels._transform(layer.weight, backward=False) is not saved
     torch.testing.assert_close(kernels.convolve(x, layer.weight), 2 * first)
     layer.weight.data = -layer.weight.data
     torch.testing.assert_close(kernels.convolve(x, layer.weight), -2 * first)
@@ -164,12 +164,12 @@ def test_a_weight_is_transformed_once_and_again_when_it_changes() -> None:
 
 
 @needs_kernels
-def test_inference_mode_is_fine(calls: list[str]) -> None:
+def test_inference_mode_works(calls: list[str]) -> None:
     layer, norm = layer_of(16, 16), norm_of(16)
     with torch.inference_mode():
         x = drawn(2, 16, 4, 4)
-        found = operations.batch_norm_relu_convolve(norm, layer, x)
-        torch.testing.assert_close(found, layer(F.relu(norm(x))), rtol=0, atol=2e-6)
+        result = operations.batch_norm_relu_convolve(norm, layer, x)
+        torch.testing.assert_close(result, layer(F.relu(norm(x))), rtol=0, atol=2e-6)
         assert calls == ["cretta_batch_norm_relu", "cretta_convolve"]
         # Nobody could notice a change of these.
         assert not kernels.can_convolve(layer_of(16, 16), x)
@@ -185,7 +185,7 @@ def test_the_frozen_model_of_an_adapter_made_in_inference_mode(calls: list[str])
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_pytorchs_default_numbers_do_not_matter(dtype: torch.dtype) -> None:
+def test_the_default_dtype_does_not_matter(dtype: torch.dtype) -> None:
     def results() -> list[Tensor]:
         layer, norm = layer_of(16, 16).float(), norm_of(16, "training").float()
         for tensor in (*layer.parameters(), *norm.parameters(), *norm.buffers()):
@@ -198,15 +198,15 @@ def test_pytorchs_default_numbers_do_not_matter(dtype: torch.dtype) -> None:
     expected = results()
     torch.set_default_dtype(dtype)
     try:
-        found = results()
+        result = results()
     finally:
         torch.set_default_dtype(torch.float32)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(result, expected, strict=True):
         assert torch.equal(one, other)
 
 
 @needs_kernels
-def test_nor_does_its_default_device(calls: list[str]) -> None:
+def test_the_default_device_does_not_matter(calls: list[str]) -> None:
     layer, norm, x = layer_of(16, 16), norm_of(16), drawn(2, 16, 4, 4)
     expected = operations.batch_norm_relu_convolve(norm, layer, x)
     fresh = copy.deepcopy(layer)
@@ -216,7 +216,7 @@ def test_nor_does_its_default_device(calls: list[str]) -> None:
 
 
 @needs_kernels
-def test_only_plain_tensors_are_handed_over() -> None:
+def test_only_plain_tensors_are_accepted() -> None:
     with pytest.raises(RuntimeError, match="meta"):
         kernels._address(torch.empty(3, device="meta"))
     with pytest.raises(RuntimeError, match="float64"):
@@ -297,67 +297,69 @@ def norm_of(channels: int, statistics: str = "batch", centre: float = 0.0) -> nn
 @pytest.mark.parametrize("statistics", ["batch", "training"])
 @pytest.mark.parametrize("centre", [0.0, 30.0, 1000.0])
 @pytest.mark.parametrize("shape", [(3, 8, 5, 7), (5, 24, 1, 1), (40, 16, 16, 16), (2, 1032, 3, 3)], ids=str)
-def test_norm_and_relu_are_pytorchs(shape: tuple[int, ...], centre: float, statistics: str, calls: list[str]) -> None:
+def test_batch_norm_and_relu_equal_pytorch(
+    shape: tuple[int, ...], centre: float, statistics: str, calls: list[str]
+) -> None:
     layer, x = norm_of(shape[1], statistics, centre), (3 * drawn(*shape) + centre).requires_grad_()
     exact_layer, exact_x = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
     before = exact_layer(exact_x)
     # Where rounding decides whether a ReLU opens, no gradient is asked for.
     rounding = 1e-6 * (10 + centre)
-    slope = drawn(*shape, seed=4) * (before.abs() > rounding)
-    assert (slope != 0).float().mean() > 0.9
-    found = operations.batch_norm_relu(layer, x)
-    slopes = torch.autograd.grad(found, (x, layer.weight, layer.bias), slope)
+    gradient = drawn(*shape, seed=4) * (before.abs() > rounding)
+    assert (gradient != 0).float().mean() > 0.9
+    result = operations.batch_norm_relu(layer, x)
+    gradients = torch.autograd.grad(result, (x, layer.weight, layer.bias), gradient)
     assert calls == ["cretta_batch_norm_relu", "cretta_batch_norm_relu_backward"]
-    exact = torch.autograd.grad(before.relu(), (exact_x, exact_layer.weight, exact_layer.bias), slope.double())
-    torch.testing.assert_close(found.double(), before.relu(), rtol=0, atol=rounding)
-    for one, other in zip(slopes, exact, strict=True):
+    exact = torch.autograd.grad(before.relu(), (exact_x, exact_layer.weight, exact_layer.bias), gradient.double())
+    torch.testing.assert_close(result.double(), before.relu(), rtol=0, atol=rounding)
+    for one, other in zip(gradients, exact, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=rounding, atol=rounding * float(other.abs().max()))
     with torch.no_grad():
-        assert torch.equal(operations.batch_norm_relu(layer, x), found)
+        assert torch.equal(operations.batch_norm_relu(layer, x), result)
 
 
 @needs_kernels
 @pytest.mark.parametrize("statistics", ["batch", "training"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_norm_relu_and_convolution_in_one_are_those_in_turn(bias: bool, statistics: str, calls: list[str]) -> None:
+def test_the_combined_operation_equals_its_parts_in_turn(bias: bool, statistics: str, calls: list[str]) -> None:
     norm, layer, x = norm_of(16, statistics), layer_of(16, 32, bias), drawn(3, 16, 6, 5).requires_grad_()
     learns = (x, norm.weight, norm.bias)
-    found = operations.batch_norm_relu_convolve(norm, layer, x)
-    slopes = torch.autograd.grad(found.square().sum(), learns)
-    # In one: had they been found in turn, two gradients would have been made, and two nodes of the graph.
-    assert found.grad_fn is not None
-    assert [type(node).__name__ for node, _ in found.grad_fn.next_functions if node] == ["AccumulateGrad"] * 3
+    result = operations.batch_norm_relu_convolve(norm, layer, x)
+    gradients = torch.autograd.grad(result.square().sum(), learns)
+    # In one: had they been result in turn, two gradients would have been made, and two nodes of the graph.
+    assert result.grad_fn is not None
+    assert [type(node).__name__ for node, _ in result.grad_fn.next_functions if node] == ["AccumulateGrad"] * 3
     forward, backward = ["cretta_batch_norm_relu", "cretta_convolve"], ["cretta_convolve", "cretta_batch_norm_relu"]
     assert calls == forward + [f"{name}_backward" for name in backward]
     in_turn = operations.convolve(layer, operations.batch_norm_relu(norm, x))
-    assert torch.equal(found, in_turn)
-    for one, other in zip(slopes, torch.autograd.grad(in_turn.square().sum(), learns), strict=True):
+    assert torch.equal(result, in_turn)
+    for one, other in zip(gradients, torch.autograd.grad(in_turn.square().sum(), learns), strict=True):
         assert torch.equal(one, other)
     with torch.no_grad():
         assert torch.equal(operations.batch_norm_relu_convolve(norm, layer, x), in_turn)
 
 
 @needs_kernels
-def test_norm_relu_and_a_convolution_that_learns() -> None:
+def test_the_combined_operation_with_a_convolution_that_learns() -> None:
     norm, layer, x = norm_of(16), layer_of(16, 32).requires_grad_(), drawn(3, 16, 6, 5)
-    found = operations.batch_norm_relu_convolve(norm, layer, x)
+    result = operations.batch_norm_relu_convolve(norm, layer, x)
     expected = layer(F.relu(norm(x)))
-    torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
-    (slope,) = torch.autograd.grad(found.square().sum(), layer.weight)
+    torch.testing.assert_close(result, expected, rtol=0, atol=2e-6)
+    (gradient,) = torch.autograd.grad(result.square().sum(), layer.weight)
     torch.testing.assert_close(
-        slope, torch.autograd.grad(expected.square().sum(), layer.weight)[0], rtol=1e-4, atol=1e-4
+        gradient, torch.autograd.grad(expected.square().sum(), layer.weight)[0], rtol=1e-4, atol=1e-4
     )
 
 
 @needs_kernels
-def test_one_pixel_alone_has_no_statistics(calls: list[str]) -> None:
+def test_one_value_per_channel_raises(calls: list[str]) -> None:
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         operations.batch_norm_relu(norm_of(8), drawn(1, 8, 1, 1))
     assert calls == []
 
 
 @needs_kernels
-def test_what_is_no_number_comes_through() -> None:
+def test_nan_is_passed_on() -> None:
     x = drawn(2, 8, 3, 3)
     x[0, 5, 1, 1] = torch.nan
     y, _ = kernels.batch_norm_relu(x, torch.ones(8), torch.zeros(8), 1e-5)
@@ -367,64 +369,64 @@ def test_what_is_no_number_comes_through() -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("nonsense", [torch.nan, torch.inf])
-def test_with_statistics_of_training_a_bad_gradient_stays_where_it_is(nonsense: float) -> None:
+def test_with_running_statistics_a_non_finite_gradient_stays_local(nonsense: float) -> None:
     norm, x = norm_of(8, "training"), drawn(4, 8, 3, 3).requires_grad_()
     nn.init.constant_(norm.bias, 5.0)  # all ReLUs are open
     out = operations.batch_norm_relu(norm, x)
-    slope = torch.ones(4, 8, 3, 3)
-    (clean,) = torch.autograd.grad(out, x, slope, retain_graph=True)
-    slope[1, 2, 0, 0] = nonsense
-    (found,) = torch.autograd.grad(out, x, slope)
-    assert not found[1, 2, 0, 0].isfinite()
-    found[1, 2, 0, 0] = clean[1, 2, 0, 0]
-    assert torch.equal(found, clean)
+    gradient = torch.ones(4, 8, 3, 3)
+    (clean,) = torch.autograd.grad(out, x, gradient, retain_graph=True)
+    gradient[1, 2, 0, 0] = nonsense
+    (result,) = torch.autograd.grad(out, x, gradient)
+    assert not result[1, 2, 0, 0].isfinite()
+    result[1, 2, 0, 0] = clean[1, 2, 0, 0]
+    assert torch.equal(result, clean)
 
 
 @needs_kernels
 @pytest.mark.parametrize("learning", [("weight",), ("bias",), ("x",)])
-def test_only_the_gradients_asked_for_come_back(learning: tuple[str, ...]) -> None:
+def test_only_requested_gradients_are_computed(learning: tuple[str, ...]) -> None:
     norm, layer, x = norm_of(16).requires_grad_(False), layer_of(16, 16), drawn(3, 16, 8, 8)
     everything = {"x": x, "weight": norm.weight, "bias": norm.bias}
     for name in learning:
         everything[name].requires_grad_()
-    slope, wanted = drawn(*x.shape, seed=5), [everything[name] for name in learning]
-    found = operations.batch_norm_relu_convolve(norm, layer, x)
-    slopes = torch.autograd.grad(found, wanted, slope, retain_graph=True)
-    for one, other in zip(slopes, torch.autograd.grad(layer(F.relu(norm(x))), wanted, slope), strict=True):
+    gradient, inputs = drawn(*x.shape, seed=5), [everything[name] for name in learning]
+    result = operations.batch_norm_relu_convolve(norm, layer, x)
+    gradients = torch.autograd.grad(result, inputs, gradient, retain_graph=True)
+    for one, other in zip(gradients, torch.autograd.grad(layer(F.relu(norm(x))), inputs, gradient), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     with peak_meter(torch.device("cpu")) as meter:
-        torch.autograd.grad(found, wanted, slope)
+        torch.autograd.grad(result, inputs, gradient)
     assert meter.peak < 1.5 * x.nbytes  # what the convolution passes back; BatchNorm's gradient is written over it
     apart = operations.batch_norm_relu(norm, x)
     with peak_meter(torch.device("cpu")) as meter:
-        torch.autograd.grad(apart, wanted, slope)
+        torch.autograd.grad(apart, inputs, gradient)
     assert (meter.peak >= x.nbytes) == ("x" in learning)
 
 
 @needs_kernels
-def test_their_graph_keeps_the_input_only() -> None:
+def test_the_combined_operation_saves_its_input_only() -> None:
     norm, layer, x = norm_of(16), layer_of(16, 16), drawn(3, 16, 32, 32).requires_grad_()
-    kept: list[Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):  # type: ignore[func-returns-value]
+    saved: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):  # type: ignore[func-returns-value]
         operations.batch_norm_relu_convolve(norm, layer, x)
-    assert {t.data_ptr() for t in kept if t.numel() >= x.numel()} == {x.data_ptr()}
-    assert sum(t.numel() for t in kept) == x.numel() + 4 * 16 + layer.weight.numel()
+    assert {t.data_ptr() for t in saved if t.numel() >= x.numel()} == {x.data_ptr()}
+    assert sum(t.numel() for t in saved) == x.numel() + 4 * 16 + layer.weight.numel()
 
 
 @needs_kernels
-def test_threads_may_call_at_once() -> None:
+def test_several_threads_can_call_at_once() -> None:
     layer, x = layer_of(32, 32), drawn(8, 32, 16, 16)
     expected = kernels.convolve(x, layer.weight)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: kernels.convolve(x, layer.weight), range(16)))
-    assert all(torch.equal(one, expected) for one in found)
+        result = list(pool.map(lambda _: kernels.convolve(x, layer.weight), range(16)))
+    assert all(torch.equal(one, expected) for one in result)
 
 
 # When there are kernels.
 
 
 @needs_kernels
-def test_they_rest_when_told(calls: list[str]) -> None:
+def test_they_can_be_disabled(calls: list[str]) -> None:
     layer, x = layer_of(16, 16), drawn(2, 16, 4, 4).requires_grad_()
     before = operations.convolve(layer, x)
     with kernels.disabled():
@@ -439,7 +441,7 @@ def test_they_rest_when_told(calls: list[str]) -> None:
 
 
 @needs_kernels
-def test_profilers_see_them() -> None:
+def test_profilers_show_them() -> None:
     layer, x = layer_of(16, 16), drawn(2, 16, 4, 4)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         operations.convolve(layer, x.requires_grad_()).sum().backward()
@@ -450,7 +452,7 @@ def test_profilers_see_them() -> None:
     shutil.which("cc") is None or not {"avx2", "fma"} <= set(FLAGS) or "CC" in os.environ,
     reason="no C compiler on Linux, or a processor without AVX2",
 )
-def test_where_they_can_be_had_there_are_kernels() -> None:
+def test_they_are_compiled_where_the_machine_supports_them() -> None:
     assert isinstance(LOADED, kernels.Library), f"install cretta again (pip install --editable .): {LOADED}"
 
 
@@ -563,7 +565,7 @@ def test_an_adapter_computes_the_same_without_them(
         model = cretta.adapt(net(), method, buffer=buffer, **options)
         return [model(x) for x in textbook.batches()]
 
-    found = logits()
+    result = logits()
     assert "cretta_convolve" in calls
     assert "cretta_batch_norm_relu" in calls
     for back in ("cretta_convolve_backward", "cretta_batch_norm_relu_backward"):
@@ -572,5 +574,5 @@ def test_an_adapter_computes_the_same_without_them(
     monkeypatch.setenv("CRETTA_KERNELS", "off")
     plain = logits()
     assert calls == []
-    for one, other in zip(found, plain, strict=True):
+    for one, other in zip(result, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""The frugal operations against PyTorch's own: values, gradients, layouts, errors, and what a graph keeps."""
+"""The memory-saving operations against PyTorch's: values, gradients, layouts, errors, and what they save."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def results(function: Callable[[Tensor], Tensor], x: Tensor, parameters: list[Te
     return [out.detach(), *torch.autograd.grad((out * weights).sum(), [x, *parameters])]
 
 
-def assert_equal(found: list[Tensor], expected: list[Tensor]) -> None:
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+def assert_equal(result: list[Tensor], expected: list[Tensor]) -> None:
+    assert len(result) == len(expected)
+    for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
@@ -92,21 +92,21 @@ def layouts(shape: tuple[int, ...]) -> list[bool]:
     return [False, True] if len(shape) == 4 else [False]
 
 
-def kept(function: Callable[[], Tensor], *known: Tensor) -> list[Tensor]:
+def saved_tensors(function: Callable[[], Tensor], *known: Tensor) -> list[Tensor]:
     """Tensors that the graph of ``function`` keeps, without ``known``, which are there anyway."""
     there = {tensor.untyped_storage().data_ptr() for tensor in known}
-    found: dict[int, Tensor] = {}
+    result: dict[int, Tensor] = {}
 
     def note(tensor: Tensor) -> Tensor:
         where = tensor.untyped_storage().data_ptr()
         if where not in there:
-            found[where] = tensor
+            result[where] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         out = function()
     assert out.requires_grad
-    return list(found.values())
+    return list(result.values())
 
 
 def size(tensors: list[Tensor]) -> int:
@@ -118,7 +118,7 @@ def size(tensors: list[Tensor]) -> int:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-def test_a_convolution_is_pytorchs(case: str, device: str) -> None:
+def test_a_convolution_equals_pytorch(case: str, device: str) -> None:
     make, shape = CONVOLUTIONS[case]
     layer = frozen(make, device)
     for channels_last in layouts(shape):
@@ -132,13 +132,13 @@ def test_gradients_of_channels_last_images_are_channels_last(case: str) -> None:
     layer = frozen(make)
     for channels_last in (True, False):
         x = drawn(shape, channels_last=channels_last)
-        out, slope = results(lambda x: operations.convolve(layer, x), x, [])
+        out, gradient = results(lambda x: operations.convolve(layer, x), x, [])
         assert out.is_contiguous(memory_format=torch.channels_last) == channels_last
-        assert slope.is_contiguous(memory_format=torch.channels_last) == channels_last
+        assert gradient.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-def test_the_gradient_of_a_convolution_is_its_slope(case: str) -> None:
+def test_the_gradient_of_a_convolution_equals_finite_differences(case: str) -> None:
     make, shape = CONVOLUTIONS[case]
     layer, x = frozen(make), drawn((2, *shape[1:2], *(min(side, 5) for side in shape[2:]))).requires_grad_(True)
     assert torch.autograd.gradcheck(lambda x: operations.convolve(layer, x), (x,), fast_mode=True)
@@ -151,9 +151,9 @@ def test_a_convolution_that_learns_still_gets_its_gradient(learning: str) -> Non
     parameters: list[Tensor] = [p for name, p in layer.named_parameters() if learning in (name, "both")]
     for parameter in parameters:
         parameter.requires_grad_(True)
-    found = results(lambda x: operations.convolve(layer, x), x, parameters)
-    assert_equal(found, results(layer, x, parameters))
-    assert all(slope.abs().sum() > 0 for slope in found)
+    result = results(lambda x: operations.convolve(layer, x), x, parameters)
+    assert_equal(result, results(layer, x, parameters))
+    assert all(gradient.abs().sum() > 0 for gradient in result)
 
 
 def test_a_convolution_of_images_that_need_no_gradient_makes_no_graph() -> None:
@@ -170,13 +170,13 @@ def test_one_image_without_a_batch_dimension_is_convolved_as_pytorch_does() -> N
     assert_equal(results(lambda x: operations.convolve(layer, x), x, []), results(layer, x, []))
 
 
-def test_a_frozen_convolution_keeps_nothing_of_its_input() -> None:
+def test_a_frozen_convolution_does_not_save_its_input() -> None:
     layer, x = frozen(lambda: nn.Conv2d(4, 6, 3, padding=1)), drawn((8, 4, 16, 16))
     weights = list(layer.parameters())
 
     def after(convolve: Callable[[Tensor], Tensor]) -> list[Tensor]:
         made = (x.detach().requires_grad_(True) * 2).clone()
-        return kept(lambda: convolve(made), *weights)
+        return saved_tensors(lambda: convolve(made), *weights)
 
     assert size(after(layer)) >= x.nbytes
     assert after(lambda x: operations.convolve(layer, x)) == []
@@ -188,23 +188,23 @@ def test_a_frozen_convolution_keeps_nothing_of_its_input() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.parametrize("case", NORMS)
-def test_batchnorm_and_relu_are_pytorchs(case: str, statistics: str, device: str) -> None:
+def test_batch_norm_relu_equals_pytorch(case: str, statistics: str, device: str) -> None:
     make, shape = NORMS[case]
     layer = STATISTICS[statistics](make, device)
     for channels_last in layouts(shape):
         x = drawn(shape, device, channels_last=channels_last)
         parameters: list[Tensor] = [layer.weight, layer.bias]
-        found = results(lambda x: operations.batch_norm_relu(layer, x), x, parameters)
-        assert_equal(found, results(lambda x: F.relu(layer(x)), x, parameters))
-        assert (found[0] == 0).any()
-        assert (found[0] > 0).any()
+        result = results(lambda x: operations.batch_norm_relu(layer, x), x, parameters)
+        assert_equal(result, results(lambda x: F.relu(layer(x)), x, parameters))
+        assert (result[0] == 0).any()
+        assert (result[0] > 0).any()
         if len(shape) == 4:
-            assert all(t.is_contiguous(memory_format=torch.channels_last) == channels_last for t in found[:2])
+            assert all(t.is_contiguous(memory_format=torch.channels_last) == channels_last for t in result[:2])
 
 
 @pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.parametrize("case", NORMS)
-def test_the_gradient_of_batchnorm_and_relu_is_their_slope(case: str, statistics: str) -> None:
+def test_the_gradient_of_batch_norm_relu_equals_finite_differences(case: str, statistics: str) -> None:
     make, shape = NORMS[case]
     layer, x = STATISTICS[statistics](make), drawn(shape).requires_grad_(True)
 
@@ -213,22 +213,22 @@ def test_the_gradient_of_batchnorm_and_relu_is_their_slope(case: str, statistics
         twin._parameters = {"weight": weight, "bias": bias}  # type: ignore[dict-item]
         return operations.batch_norm_relu(twin, x)
 
-    given = (x, layer.weight.detach().requires_grad_(True), layer.bias.detach().requires_grad_(True))
-    assert torch.autograd.gradcheck(function, given, atol=1e-4)
+    inputs = (x, layer.weight.detach().requires_grad_(True), layer.bias.detach().requires_grad_(True))
+    assert torch.autograd.gradcheck(function, inputs, atol=1e-4)
 
 
 @pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.parametrize("learning", [("weight",), ("bias",), ("x",), ("weight", "bias")])
-def test_only_the_gradients_asked_for_come_back(learning: tuple[str, ...], statistics: str) -> None:
+def test_only_requested_gradients_are_computed(learning: tuple[str, ...], statistics: str) -> None:
     layer, x = STATISTICS[statistics](lambda: nn.BatchNorm2d(4)), drawn((3, 4, 5, 6))
     layer.requires_grad_(False)
     everything = {"x": x, "weight": layer.weight, "bias": layer.bias}
     for name in learning:
         everything[name].requires_grad_(True)
-    wanted = [everything[name] for name in learning]
-    found = torch.autograd.grad(operations.batch_norm_relu(layer, x).square().sum(), wanted)
-    expected = torch.autograd.grad(F.relu(layer(x)).square().sum(), wanted)
-    assert_equal(list(found), list(expected))
+    inputs = [everything[name] for name in learning]
+    result = torch.autograd.grad(operations.batch_norm_relu(layer, x).square().sum(), inputs)
+    expected = torch.autograd.grad(F.relu(layer(x)).square().sum(), inputs)
+    assert_equal(list(result), list(expected))
 
 
 @pytest.mark.parametrize("statistics", STATISTICS)
@@ -243,21 +243,21 @@ def test_without_gradients_the_input_stays_as_it_is(statistics: str) -> None:
 
 
 @pytest.mark.parametrize("statistics", STATISTICS)
-def test_of_batchnorm_and_relu_the_input_is_kept_and_not_the_output(statistics: str) -> None:
+def test_batch_norm_relu_saves_its_input_only(statistics: str) -> None:
     layer, x = STATISTICS[statistics](lambda: nn.BatchNorm2d(4)), drawn((8, 4, 16, 16)).requires_grad_(True)
     known = list(layer.parameters())
-    plain = kept(lambda: F.relu(layer(x)), *known)
-    frugally = kept(lambda: operations.batch_norm_relu(layer, x), *known)
-    large = [tensor for tensor in frugally if tensor.nbytes >= x.nbytes]
+    plain = saved_tensors(lambda: F.relu(layer(x)), *known)
+    saving = saved_tensors(lambda: operations.batch_norm_relu(layer, x), *known)
+    large = [tensor for tensor in saving if tensor.nbytes >= x.nbytes]
     assert [tensor.data_ptr() for tensor in large] == [x.data_ptr()]
-    assert size(frugally) < size(plain) - 0.9 * x.nbytes
+    assert size(saving) < size(plain) - 0.9 * x.nbytes
 
 
-def test_one_value_a_channel_will_do_with_statistics_of_training() -> None:
+def test_one_value_per_channel_works_with_running_statistics() -> None:
     layer, x = of_training(lambda: nn.BatchNorm2d(4)), drawn((1, 4, 1, 1))
     parameters: list[Tensor] = [layer.weight, layer.bias]
-    found = results(lambda x: operations.batch_norm_relu(layer, x), x, parameters)
-    assert_equal(found, results(lambda x: F.relu(layer(x)), x, parameters))
+    result = results(lambda x: operations.batch_norm_relu(layer, x), x, parameters)
+    assert_equal(result, results(lambda x: F.relu(layer(x)), x, parameters))
 
 
 def test_a_relu_exactly_at_zero_gives_no_gradient() -> None:
@@ -267,8 +267,8 @@ def test_a_relu_exactly_at_zero_gives_no_gradient() -> None:
     x = drawn((3, 4, 5, 6)).requires_grad_(True)
     out = operations.batch_norm_relu(layer, x)
     assert not out.any()
-    for slope in torch.autograd.grad(out.sum(), [x, layer.weight, layer.bias]):
-        assert not slope.any()
+    for gradient in torch.autograd.grad(out.sum(), [x, layer.weight, layer.bias]):
+        assert not gradient.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=["float32", "float64"])
@@ -298,23 +298,23 @@ def test_a_channel_of_one_value_has_pytorchs_gradient(value: float, dtype: torch
     ],
     ids=["2d of 3", "2d of 2", "1d of 4", "1d of 1", "3d of 4", "one value", "one value of rows", "channels"],
 )
-def test_errors_of_batchnorm_stay_pytorchs(make: Any, shape: tuple[int, ...]) -> None:
+def test_error_messages_of_batch_norm_are_pytorchs(make: Any, shape: tuple[int, ...]) -> None:
     layer, x = of_batch(make), drawn(shape)
     with pytest.raises((ValueError, RuntimeError)) as expected:
         layer(x)
-    with pytest.raises(type(expected.value)) as found:
+    with pytest.raises(type(expected.value)) as result:
         operations.batch_norm_relu(layer, x)
-    assert str(found.value) == str(expected.value)
-    with torch.no_grad(), pytest.raises(type(expected.value)) as found:
+    assert str(result.value) == str(expected.value)
+    with torch.no_grad(), pytest.raises(type(expected.value)) as result:
         operations.batch_norm_relu(layer, x)
-    assert str(found.value) == str(expected.value)
+    assert str(result.value) == str(expected.value)
 
 
 # In the memory at hand.
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_rectifying_is_relu_in_the_same_memory(device: str) -> None:
+def test_relu_in_place_writes_to_its_input(device: str) -> None:
     x = drawn((3, 4, 5, 6), device)
     assert_equal(results(lambda x: operations.relu_in_place(x * 2), x, []), results(lambda x: F.relu(x * 2), x, []))
     memory = x.clone()
@@ -324,16 +324,16 @@ def test_rectifying_is_relu_in_the_same_memory(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_adding_is_a_sum_in_the_memory_of_the_first(device: str) -> None:
+def test_add_in_place_writes_to_its_first_argument(device: str) -> None:
     x, other = drawn((3, 4, 5, 6), device), drawn((3, 4, 5, 6), device).flip(0).requires_grad_(True)
-    found = results(lambda x: operations.add_in_place(x * 2, other.exp()), x, [other])
-    assert_equal(found, results(lambda x: x * 2 + other.exp(), x, [other]))
+    result = results(lambda x: operations.add_in_place(x * 2, other.exp()), x, [other])
+    assert_equal(result, results(lambda x: x * 2 + other.exp(), x, [other]))
     memory = x.clone()
     assert operations.add_in_place(memory, other.detach()).data_ptr() == memory.data_ptr()
 
 
 @pytest.mark.parametrize("shape", [(4, 5, 6), (1, 4, 1, 1), (3, 1, 5, 6), (2, 3, 4, 5, 6)], ids=str)
-def test_sums_that_broadcast_are_pytorchs(shape: tuple[int, ...]) -> None:
+def test_sums_that_broadcast_equal_pytorch(shape: tuple[int, ...]) -> None:
     x, other = drawn((3, 4, 5, 6)), drawn(shape).requires_grad_(True)
     assert_equal(
         results(lambda x: operations.add_in_place(x * 2, other), x, [other]),

@@ -102,7 +102,7 @@ def test_bfloat16_is_near_and_the_parameters_stay_float32() -> None:
         ({"plain": 10.0, "kernels": 5.0, "bfloat16": 4.0}, "bfloat16"),
     ],
 )
-def test_the_fastest_is_taken_unless_it_gains_next_to_nothing(
+def test_the_fastest_is_chosen_unless_it_gains_almost_nothing(
     seconds: dict[str, float], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(time for name in seconds for _ in range(training.TIMED_STEPS) for time in (0.0, seconds[name]))

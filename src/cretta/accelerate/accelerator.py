@@ -117,11 +117,11 @@ class Accelerator:
     ) -> tuple[Callable[..., Any] | None, Backend]:
         """Return the fastest network that gives the results of the plain one, or None, and the backend."""
         name = type(self._module).__name__
-        network = rewrite(self._module, learns=self._learns, call=arguments.call)
-        if isinstance(network, str):
-            return None, Backend("plain", f"{name} cannot be rewritten: {network}")
-        without_kernels = _without_kernels(network)
         try:
+            network = rewrite(self._module, learns=self._learns, call=arguments.call)
+            if isinstance(network, str):
+                return None, Backend("plain", f"{name} cannot be rewritten: {network}")
+            without_kernels = _without_kernels(network)
             problem = difference(self.results(without_kernels, x, logits), expected)
         except Exception as error:  # tracing may have taken another branch; then the network is wrong
             problem = f"it raised {type(error).__name__}: {error}"
