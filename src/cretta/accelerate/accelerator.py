@@ -93,7 +93,7 @@ class Accelerator:
         name = type(self._module).__name__
         if self._learns:
             # For its gradients the plain network needs twice the memory of the rewritten one. With half of the batch
-            # it needs no more than the steps that follow.
+            # it needs about as much as the steps that follow.
             x = x[: max(2, (len(x) + 1) // 2)]
         with _unchanged(self._module, x.device) as buffers_changed:
             try:
