@@ -58,22 +58,23 @@ def number(
 
 def integer(default: int, description: str, *, at_least: int, at_most: int = 2**63 - 1) -> Any:
     """Return the field of an integer within bounds."""
-
-    def check(value: Any) -> int:
-        result = None if isinstance(value, bool) or not isinstance(value, numbers.Integral) else int(value)
-        if result is None or not at_least <= result <= at_most:
-            upper = f" and at most {at_most}" if result is not None and result > at_most else ""
-            raise ValueError(f"an integer, at least {at_least}{upper}")
-        return result
-
-    return option(default, check, description)
+    return option(default, lambda value: _as_integer(value, at_least, at_most), description)
 
 
 def check_integer(name: str, value: object, *, at_least: int) -> int:
-    """Return ``value`` as an int; raise unless it is a whole number, of Python or NumPy, within the bound."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
-        raise OptionError(f"{name}={value!r}: must be a whole number, at least {at_least}.")
-    return int(value)
+    """Return ``value`` as an int; raise unless it is an integer, of Python or NumPy, within the bound."""
+    try:
+        return _as_integer(value, at_least)
+    except ValueError as error:
+        raise OptionError(f"{name}={value!r}: expected {error}.") from None
+
+
+def _as_integer(value: object, at_least: int, at_most: int = 2**63 - 1) -> int:
+    result = None if isinstance(value, bool) or not isinstance(value, numbers.Integral) else int(value)
+    if result is None or not at_least <= result <= at_most:
+        upper = f" and at most {at_most}" if result is not None and result > at_most else ""
+        raise ValueError(f"an integer, at least {at_least}{upper}")
+    return result
 
 
 def choice(default: str | None, description: str, *, among: Iterable[str]) -> Any:

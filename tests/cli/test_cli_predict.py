@@ -396,7 +396,7 @@ def test_an_exported_program(tmp_path: Path) -> None:
         (["--option", "lrr=1"], "Did you mean 'lr'"),
         (["--option", "lr=fast"], "lr='fast'"),
         (["--option", "lr=1", "--option", "lr=2"], "given twice"),
-        (["--option", "steps=1.5"], "whole number"),
+        (["--option", "steps=1.5"], "expected an integer"),
         (["--option", "guard=warn", "--guard", "warn"], "give one of them"),
         (["--preset", "cifar11"], "cifar1"),
         (["--statistics", "mean"], "--statistics mean: expected one of"),

@@ -113,7 +113,7 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
         (["embedded", "--epochs", "1", "--minutes", "1"], "--epochs 1.0, --minutes 1.0: give one of them"),
         (["cifar1", "--epochs", "1"], "Did you mean 'cifar10'"),
         (["embedded", "--epochs", "1", "--architecture", "vgg"], "wrn-depth-width"),
-        (["embedded", "--epochs", "1", "--lr", "-1"], "--lr -1.0: must be"),
+        (["embedded", "--epochs", "1", "--lr", "-1"], "--lr -1.0: expected a finite number above 0"),
         (["embedded", "--epochs", "1", "--threads", "0"], "'--threads'"),
         (["embedded", "--epochs", "1", "--device", "tpu"], "--device tpu: expected auto, cpu"),
         (["cifar10", "--epochs", "1", "--root", "nowhere"], "cretta data get cifar10"),

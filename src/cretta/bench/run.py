@@ -40,7 +40,9 @@ class Buffer:
         if self.select not in SELECT:
             raise unknown("selection of a buffer", self.select, SELECT)
         if isinstance(self.size, bool) or not self.size > 0 or (self.size >= 1 and self.size != int(self.size)):
-            raise OptionError(f"a buffer of {self.size!r} images: give a share below 1, or a whole number of images.")
+            raise OptionError(
+                f"a buffer of {self.size!r} images: give a share below 1, or an integer number of images."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
