@@ -10,10 +10,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _IncompatibleKeys
 from typing_extensions import TypeVar
 
 from cretta import state
@@ -46,13 +47,6 @@ NOT_FINITE = "the loss, its gradient or the logits after the update are not fini
 NO_LOGITS = "the logits are not finite"
 NO_NORM = "no normalization layer with learnable γ and β"
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
-
-
-class Loaded(NamedTuple):
-    """What ``load_state_dict`` returns in PyTorch; an adapter loads everything or raises."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
 
 
 @dataclasses.dataclass
@@ -588,7 +582,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
         """
         with self._exclusive():
             self._restore(state_dict)
-        return Loaded([], [])
+        return _IncompatibleKeys([], [])
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         """Load the part of the state of a module that contains this one; the last argument collects errors."""

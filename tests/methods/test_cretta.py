@@ -438,7 +438,7 @@ def test_by_name_and_by_class_are_the_same() -> None:
 def test_one_sample(kind: str) -> None:
     """Half of one sample is still one sample; a buffer of one still pairs with all."""
     net, x = textbook.small_net(), textbook.batches((1,))[0]
-    model = cretta.CreTTA(net, buffer_of(1), **({"source": "target"} if kind == "source" else {}))
+    model = cretta.CreTTA(net, buffer_of(1), source="target" if kind == "source" else "buffer")
     assert torch.isfinite(model(x)).all()
 
 
