@@ -134,12 +134,13 @@ def test_the_users_network_stays_as_it_is(method: str, options: dict[str, Any], 
 
 
 @pytest.mark.parametrize("method", [*METHODS, "source", "bn_adapt"])
-def test_dropout_and_stochastic_depth_stay_asleep(method: str) -> None:
+def test_dropout_and_stochastic_depth_stay_disabled(method: str) -> None:
     """A network in train mode and the same without anything random in it give the same numbers."""
     sleepy = sleepy_net().train()
     plain = textbook.small_net()
     plain.load_state_dict({n: t for n, t in sleepy.state_dict().items() if n != "calls"})
-    one, other = adapted(method, sleepy), adapted(method, plain)
+    # Only the second would be rewritten: the first writes to its buffers.
+    one, other = adapted(method, sleepy, fuse=False), adapted(method, plain, fuse=False)
     for x in textbook.batches():
         assert torch.equal(one(x), other(x))
         assert torch.equal(one.predict(x), other.predict(x))
