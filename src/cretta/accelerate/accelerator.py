@@ -124,7 +124,7 @@ class Accelerator:
             without_kernels = _without_kernels(network)
             problem = difference(self.results(without_kernels, x, logits), expected)
         except Exception as error:  # tracing may have taken another branch; then the network is wrong
-            problem = f"it raised {type(error).__name__}: {error}"
+            return None, Backend("plain", f"the rewritten {name} raised {type(error).__name__}: {error}")
         if problem is not None:
             return None, Backend("plain", f"the rewritten {name} was rejected: {problem}")
         verified, missing = f"verified on {len(x)} samples of the first batch", kernels.missing()
