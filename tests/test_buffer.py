@@ -58,9 +58,9 @@ def test_wrong_images(images: Any, message: str) -> None:
         SourceBuffer(images)
 
 
-@pytest.mark.parametrize("labels", [[0], [0, 1, 2, 3, 4, 5], torch.zeros(5, 1), []])
+@pytest.mark.parametrize("labels", [[0], [0, 1, 2, 3, 4, 5], torch.zeros(5, 1), [], [[0], [1, 2]]])
 def test_labels_that_do_not_fit(labels: Any) -> None:
-    with pytest.raises(OptionError, match="integer labels of shape"):
+    with pytest.raises(OptionError, match="one class number per image"):
         SourceBuffer(pixels(5), labels)
 
 

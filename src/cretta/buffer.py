@@ -47,7 +47,7 @@ class SourceBuffer:
         stored = sampling.compact(sampling.channels_first(images))
         if len(stored) == 0:
             raise OptionError("expected at least one image in the buffer, got none.")
-        self._set(stored, None if labels is None else _class_numbers(labels, len(stored)), augment, seed)
+        self._set(stored, None if labels is None else _labels(labels, len(stored)), augment, seed)
 
     def _set(self, images: Tensor, labels: Tensor | None, augment: str | Augmentation, seed: int) -> None:
         self.images = images
@@ -218,17 +218,11 @@ class SourceBuffer:
         return buffer
 
 
-def _class_numbers(labels: Tensor | Sequence[int] | np.ndarray[Any, Any], count: int) -> Tensor:
-    try:
-        numbers = torch.as_tensor(labels)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OptionError(f"expected a class number per image, got labels that are not numbers ({error}).") from error
-    if numbers.is_floating_point() or numbers.is_complex() or numbers.shape != (count,):
-        raise OptionError(
-            f"expected {count} integer labels of shape ({count},), or None, got shape {tuple(numbers.shape)} and type "
-            f"{numbers.dtype}."
-        )
-    return numbers.to(torch.int64)
+def _labels(labels: Tensor | Sequence[int] | np.ndarray[Any, Any], count: int) -> Tensor:
+    numbers = sampling.class_numbers(labels)
+    if len(numbers) != count:
+        raise OptionError(f"expected one class number per image, got {len(numbers)} for {count} images.")
+    return torch.from_numpy(numbers)
 
 
 def _count(size: float, available: int) -> int:

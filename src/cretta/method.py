@@ -14,7 +14,7 @@ from cretta.normalization import STATISTICS
 from cretta.options import OptionSet, choice, flag, integer, number, option, texts
 
 OPTIMIZERS = ("adam", "sgd")
-COMPILE = ("default", "reduce-overhead", "max-autotune")
+COMPILE = ("default",)
 NOT_MOVED = (
     "no parameter moved: the gradient is zero, or too small for the learning rate. Quantized layers have no gradient, "
     "nor has a loss of zero"

@@ -153,8 +153,6 @@ class Network:
         self._precision = precision
         self._contiguous = False
         self._checked = False
-        # CUDA graphs write all outputs to the same memory.
-        self._overwrites = compiles in ("reduce-overhead", "max-autotune")
         plain_because = "fuse=False" if not fuse else f"precision={precision!r}" if precision != "full" else None
         self._accelerator = Accelerator(module, learns=learns, compile_mode=compiles, plain_because=plain_because)
 
@@ -197,7 +195,7 @@ class Network:
             self.statistics.role = "target"
         if not self._checked:
             self._check_first_logits(logits.detach())
-        return logits.clone() if self._overwrites else logits
+        return logits
 
     def _logits(self, network: Callable[..., Any], x: Tensor) -> Tensor:
         if self._precision != "full":

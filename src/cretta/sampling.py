@@ -44,7 +44,7 @@ def read_labels(dataset: Dataset, progress: Progress | None = None) -> Array | N
         return np.asarray(offered[dataset.indices] if isinstance(dataset, Subset) else offered)
     if len(dataset) == 0 or not isinstance(dataset[0], tuple | list) or len(dataset[0]) < 2:
         return None
-    return _class_numbers([dataset[i][1] for i in _reported(range(len(dataset)), "reading labels", progress)])
+    return class_numbers([dataset[i][1] for i in _reported(range(len(dataset)), "reading labels", progress)])
 
 
 def read_images(dataset: Dataset, indices: Array, progress: Progress | None = None) -> Tensor:
@@ -132,12 +132,16 @@ def _offered_labels(dataset: Any) -> Array | None:
     candidates.append(tensors[1] if tensors is not None and len(tensors) > 1 else None)
     for labels in candidates:
         if labels is not None and len(labels) == len(dataset):
-            return _class_numbers(labels)
+            return class_numbers(labels)
     return None
 
 
-def _class_numbers(labels: Any) -> Array:
-    array = np.asarray(labels)
+def class_numbers(labels: Any) -> Array:
+    """Return labels as int64, one per image."""
+    try:
+        array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    except ValueError as error:
+        raise OptionError(f"expected one class number per image, got labels of unequal length ({error}).") from error
     if array.dtype.kind not in "iub" or array.ndim != 1:
         first = array.flat[0] if array.size else None
         raise OptionError(
