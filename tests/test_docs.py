@@ -15,6 +15,7 @@ import cretta
 import textbook
 
 ROOT = Path(__file__).parent.parent
+ARCHITECTURE = runpy.run_path(str(ROOT / "scripts" / "write_architecture.py"))
 
 
 def blocks(page: str, language: str = "python") -> list[str]:
@@ -26,9 +27,9 @@ def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     x = textbook.batches((8,))[0]
     training_set = TensorDataset(textbook.source_images(40), torch.arange(40) % textbook.CLASSES)
     names = {"net": textbook.small_net(), "training_set": training_set, "x": x}
-    found = blocks("README.md")
-    assert len(found) == 2
-    for block in found:
+    examples = blocks("README.md")
+    assert len(examples) == 2
+    for block in examples:
         exec(block, names)
     assert isinstance(names["logits"], torch.Tensor)
     assert names["logits"].shape == (8, textbook.CLASSES)
@@ -55,9 +56,23 @@ def test_the_table_of_methods_is_what_the_code_says() -> None:
     assert f"-->\n{method_table()}\n<!-- end of table -->" in page
 
 
-def test_the_map_of_the_house_names_every_room() -> None:
-    page = (ROOT / "docs" / "design.md").read_text()
-    package = ROOT / "src" / "cretta"
-    rooms = [path.name for path in package.iterdir() if path.suffix == ".py"]
-    rooms += [f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").is_file()]
-    assert [room for room in rooms if room not in page] == []
+def test_the_generated_parts_of_the_architecture_are_what_the_code_says() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    edges = ARCHITECTURE["graph"]()
+    assert ARCHITECTURE["module_table"]() in page
+    assert ARCHITECTURE["drawing"](edges) in page
+    assert ARCHITECTURE["import_table"](edges) in page
+
+
+def test_an_import_cycle_is_an_error() -> None:
+    with pytest.raises(ValueError, match="expected no import cycle, got one among \\['a', 'b'\\]"):
+        ARCHITECTURE["layers"]({"a": {"b"}, "b": {"a"}, "c": set()})
+
+
+@pytest.mark.slow
+def test_a_batch_passes_through_few_functions_and_the_page_lists_them() -> None:
+    stacks = ARCHITECTURE["stacks"]()
+    assert stacks in (ROOT / "docs" / "architecture.md").read_text()
+    counts = [int(count) for count in re.findall(r"`: (\d+) functions", stacks)]
+    assert len(counts) == 3
+    assert max(counts) <= 12

@@ -41,8 +41,7 @@ PHRASES = {
     r"\b(goes?|went|going) on where\b": "resumes",
     r"\bthe house\b|\brooms?\b": "architecture, modules",
     r"\bis no (?!longer|more\b|fewer|less|larger|smaller|worse|better)": "is not a",
-    r"\b(images|rows?|batches|passes|runs|samples|steps|seconds|file) (?:a|an) (batch|image|shift|core|method|run|epoch|step)\b":
-        "per",
+    r"\b(images|rows?|batches|passes|runs|samples|steps|seconds|file) (?:a|an) (batch|image|shift|core|method|run|epoch|step)\b": "per",
     r"\b(mind|minds) (its|their)\b": "depends on",
     r"\btells? (?:it|them|them apart)\b|\b(?:is|are|be|was) told\b": "say, report",
     r"(?i)optimis|normalis|initialis|organis|recognis|summaris|parametris|synchronis|equalis|realis|minimis|maximis"
