@@ -55,7 +55,7 @@ def main() -> None:
         folder = options.folder or Path(temporary)
         if options.folder is None:
             make(folder, options.images, options.side)
-        dataset = image_folder(folder, labelled=False, size=options.size)
+        dataset = image_folder(folder, labeled=False, size=options.size)
         everything = range(len(dataset))
         ways: dict[str, Callable[[], NDArray[np.uint8]]] = {
             "plain loop": lambda: plain_loop(dataset),

@@ -52,7 +52,7 @@ def test_rotate_keeps_the_centre_and_blackens_the_corners() -> None:
     after = augmented("rotate", images, 1)
     torch.testing.assert_close(after[:, :, 16, 16], images[:, :, 16, 16], atol=1e-4, rtol=0)
     corners = after[:, :, [0, 0, -1, -1], [0, -1, 0, -1]].squeeze(1)
-    # At a = 3° the corner's source lies 16·(cos a + sin a) - 16 > 0.8 pixels outside; at smaller angles it is grey yet.
+    # At a = 3° the corner's source lies 16·(cos a + sin a) - 16 > 0.8 pixels outside; at smaller angles it is gray yet.
     assert (corners == 0).all(1).float().mean() > 0.7
     assert torch.equal(after[:, :, 12:21, 12:21] > 0.4, torch.ones(COUNT, 1, 9, 9, dtype=torch.bool))
 

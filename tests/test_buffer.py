@@ -346,7 +346,7 @@ def test_with_augment_shares_the_images(given: Tensor) -> None:
 
 
 @pytest.mark.parametrize("given", [pixels(70), drawn(70), drawn(70).half(), drawn(70).double()])
-@pytest.mark.parametrize("labels", [None, list(range(70))], ids=["unlabelled", "labelled"])
+@pytest.mark.parametrize("labels", [None, list(range(70))], ids=["unlabeled", "labeled"])
 @pytest.mark.parametrize(("augment", "seed"), [("rotate", 0), ("cifar100", 7), ("none", 1)])
 def test_round_trip(tmp_path: Path, given: Tensor, labels: list[int] | None, augment: str, seed: int) -> None:
     buffer = SourceBuffer(given, labels, augment, seed=seed)

@@ -39,9 +39,9 @@ PHRASES = {
     r"\bbut for\b": "except",
     r"\bamiss\b": "wrong",
     r"\b(goes?|went|going) on where\b": "resumes",
-    r"\bthe house\b|\brooms?\b": "architecture, modules",
-    r"\bis no (?!longer|more\b|fewer|less|larger|smaller|worse|better)": "is not a",
-    r"\b(images|rows?|batches|passes|runs|samples|steps|seconds|file) (?:a|an) (batch|image|shift|core|method|run|epoch|step)\b": "per",
+    r"\bthe house\b|\brooms\b": "architecture, modules",
+    r"(?<![Tt]here )\bis no (?!longer|more\b|fewer|less|larger|smaller|worse|better)": "is not a",
+    r"\b(images|rows?|batches|passes|runs|samples|steps|seconds|file) an? (batch|image|shift|core|run|epoch)\b": "per",
     r"\b(mind|minds) (its|their)\b": "depends on",
     r"\btells? (?:it|them|them apart)\b|\b(?:is|are|be|was) told\b": "say, report",
     r"(?i)optimis|normalis|initialis|organis|recognis|summaris|parametris|synchronis|equalis|realis|minimis|maximis"
@@ -58,9 +58,7 @@ def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.id
         elif isinstance(node, ast.arg):
             yield node.lineno, node.arg
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            yield node.lineno, node.name
-        elif isinstance(node, ast.ExceptHandler) and node.name:
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler)) and node.name:
             yield node.lineno, node.name
 
 

@@ -162,27 +162,27 @@ def test_labels_that_are_not_the_models(tmp_path: Path) -> None:
     assert summary.accuracy is None
     assert "label" not in read(output).column_names
     assert rows(output)[0]["path"] == "0/0.png"
-    summary = predict(dataset, adapter(), output=output, source=root, batch_size=6, labelled=True, overwrite=True)
+    summary = predict(dataset, adapter(), output=output, source=root, batch_size=6, labeled=True, overwrite=True)
     assert summary.accuracy is not None
     assert rows(output)[0]["class"] is None
     summary = predict(
-        dataset, adapter(), output=output, batch_size=6, labelled=True, classes=tuple("vwxyz"), overwrite=True
+        dataset, adapter(), output=output, batch_size=6, labeled=True, classes=tuple("vwxyz"), overwrite=True
     )
     assert rows(output)[0]["class"] in tuple("vwxyz")
     # Numbers in a file are labels, also if not every class is there.
     few = dataclasses.replace(array(12), labels=np.arange(12) % 3, classes=("0", "1", "2"))
     assert predict(few, adapter(), output=output, batch_size=6, overwrite=True).accuracy is not None
-    assert predict(few, adapter(), output=output, batch_size=6, overwrite=True, labelled=False).accuracy is None
+    assert predict(few, adapter(), output=output, batch_size=6, overwrite=True, labeled=False).accuracy is None
     before = listing(tmp_path)
     many = dataclasses.replace(few, labels=np.arange(12), classes=tuple("abcdefghijkl"))
     assert predict(many, adapter(), output=tmp_path / "many.csv", batch_size=6).accuracy is None
     (tmp_path / "many.csv").unlink()
     with pytest.raises(OptionError, match="has 12 classes and the model 5"):
-        predict(many, adapter(), output=output, batch_size=6, overwrite=True, labelled=True)
+        predict(many, adapter(), output=output, batch_size=6, overwrite=True, labeled=True)
     with pytest.raises(OptionError, match="has 5 classes, and 2 are named; name each"):
         predict(few, adapter(), output=output, batch_size=6, overwrite=True, classes=("a", "b"))
     with pytest.raises(OptionError, match="has no labels"):
-        predict(array(), adapter(), output=output, overwrite=True, labelled=True)
+        predict(array(), adapter(), output=output, overwrite=True, labeled=True)
     assert listing(tmp_path) == before
 
 
@@ -600,9 +600,9 @@ def test_open_images(tmp_path: Path) -> None:
     assert open_images(classes).classes == ("cat", "dog")
     assert open_images(classes, classes=("dog", "cat")).labels.tolist() == [0, 1]
     assert open_images(classes, classes=("dog", "cow")).labels.tolist() == [-1, -1]
-    assert open_images(classes, labelled=False).labels.tolist() == [-1, -1]
+    assert open_images(classes, labeled=False).labels.tolist() == [-1, -1]
     with pytest.raises(StateError, match="is not one of the 2 classes"):
-        open_images(classes, labelled=True, classes=("dog", "cow"))
+        open_images(classes, labeled=True, classes=("dog", "cow"))
     sized = open_images(classes, size=4, shorter=4)
     assert isinstance(sized, FileDataset)
     assert (sized.size, sized.shorter) == (4, 4)
@@ -631,9 +631,9 @@ def test_images_in_parquet(tmp_path: Path) -> None:
     assert (open_images(tmp_path / "plain.parquet").labels == -1).all()
     assert open_images(tmp_path / "names.parquet", classes=("b", "a")).labels.tolist() == [0, 1] * 5
     assert (open_images(tmp_path / "names.parquet", classes=("c",)).labels == -1).all()
-    assert (open_images(tmp_path / "both.parquet", labelled=False).labels == -1).all()
+    assert (open_images(tmp_path / "both.parquet", labeled=False).labels == -1).all()
     with pytest.raises(StateError, match="label"):
-        open_images(tmp_path / "plain.parquet", labelled=True)
+        open_images(tmp_path / "plain.parquet", labeled=True)
     source = tmp_path / "both.parquet"
     summary = predict(open_images(source), adapter(), output=tmp_path / "out.parquet", source=source, batch_size=5)
     predict(image_folder(root), adapter(), output=tmp_path / "files.parquet", source=root, batch_size=5)

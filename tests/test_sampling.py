@@ -208,18 +208,18 @@ def test_the_same_draw_from_every_kind_of_dataset(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unlabelled",
+    "unlabeled",
     [list(CHANNELS_FIRST), TensorDataset(floats(CHANNELS_FIRST)), ARRAYS, [Image.fromarray(a) for a in ARRAYS]],
     ids=["tensors", "tensor dataset", "array", "pictures"],
 )
-def test_without_labels_the_draw_is_over_the_whole_set(unlabelled: Any) -> None:
-    buffer = SourceBuffer.sample(unlabelled, 20)
+def test_without_labels_the_draw_is_over_the_whole_set(unlabeled: Any) -> None:
+    buffer = SourceBuffer.sample(unlabeled, 20)
     assert buffer.labels is None
     assert len(set(numbers(buffer))) == 20
     assert max(numbers(buffer)) < 45
-    assert numbers(buffer) == numbers(SourceBuffer.sample(unlabelled, 20))
+    assert numbers(buffer) == numbers(SourceBuffer.sample(unlabeled, 20))
     assert numbers(buffer) != sorted(numbers(buffer))
-    assert numbers(buffer) != numbers(SourceBuffer.sample(unlabelled, 20, seed=1))
+    assert numbers(buffer) != numbers(SourceBuffer.sample(unlabeled, 20, seed=1))
 
 
 def test_only_chosen_images_are_decoded_where_labels_lie_beside() -> None:
@@ -243,8 +243,8 @@ def test_a_dataset_that_transforms_its_images_is_read_through_its_items() -> Non
 
 
 def test_grey_pictures_get_their_channel() -> None:
-    grey = [(Image.fromarray(image[..., 2]), label) for image, label in zip(ARRAYS, LABELS, strict=True)]
-    buffer = SourceBuffer.sample(grey, 45, augment="none")
+    gray = [(Image.fromarray(image[..., 2]), label) for image, label in zip(ARRAYS, LABELS, strict=True)]
+    buffer = SourceBuffer.sample(gray, 45, augment="none")
     expected = numbers(SourceBuffer.sample(dataset(LABELS), 45))
     assert torch.equal(buffer.images, CHANNELS_FIRST[expected][:, 2:])
 

@@ -163,7 +163,7 @@ def test_long_commands_tell_how_far_they_are(
         ),
         ("report", "examples=False or examples=True", "--no-examples or --examples"),
         ("predict", "pass overwrite=True.", "pass --overwrite."),
-        ("predict", "labelled=True, or labelled=False.", "--labels yes, or --labels no."),
+        ("predict", "labeled=True, or labeled=False.", "--labels yes, or --labels no."),
         ("predict", "mean=(0.5, 0.25), std=None: give both", "--mean 0.5,0.25, no --std: give both"),
         ("predict", "size=(32, 48): leave it out", "--size 32x48: leave it out"),
         ("predict", "statistics='moving', on_error='skip'", "--statistics moving, --on-error skip"),

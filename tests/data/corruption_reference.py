@@ -131,7 +131,7 @@ def gaussian_blur(x: Image, values: Values, source: Source) -> Image:
 
 
 def glass_walk(x: NDArray[Any], delta: int, moves: NDArray[Any]) -> NDArray[Any]:
-    """One pass as published: from the last pixel to the first, each receives a neighbour."""
+    """One pass as published: from the last pixel to the first, each receives a neighbor."""
     x = x.copy()
     height, width = x.shape[:2]
     across, down = moves
@@ -204,8 +204,8 @@ def snow(x: Image, values: Values, source: Source) -> Image:
     flakes[flakes < threshold] = 0
     driven = streaked(stored(flakes) / 255, float(source.uniform(-135, -45)[0]), int(radius), sigma)
     layer = np.rint(driven * 255) / 255
-    grey = (x @ np.array([0.299, 0.587, 0.114]))[..., None]
-    whitened = mix * x + (1 - mix) * np.maximum(x, 1.5 * grey + 0.5)
+    gray = (x @ np.array([0.299, 0.587, 0.114]))[..., None]
+    whitened = mix * x + (1 - mix) * np.maximum(x, 1.5 * gray + 0.5)
     return np.asarray(whitened + layer + np.rot90(layer, 2))
 
 
@@ -304,7 +304,7 @@ def elastic_transform(x: Image, values: Values, source: Source) -> Image:
 
 
 def boxed_rows(x: Image, side: int) -> Image:
-    """Mean of the rows, in grey levels, whose centres lie in the new row's span, rounded as Pillow does."""
+    """Mean of the rows, in gray levels, whose centres lie in the new row's span, rounded as Pillow does."""
     scale = len(x) / side
     span = max(scale, 1) / 2
     result = []
@@ -338,15 +338,15 @@ _LUMINANCE = np.array(
 )
 
 
-def jpeg_steps(grey: NDArray[np.uint8], quality: int) -> Image:
+def jpeg_steps(gray: NDArray[np.uint8], quality: int) -> Image:
     """Cosine coefficients of (H, W) in 8 × 8 blocks, in units of the quality's quantisation steps."""
     factor = 5000 // quality if quality < 50 else 200 - 2 * quality
     table = np.clip((_LUMINANCE * factor + 50) // 100, 1, 255)
     k, n = np.meshgrid(np.arange(8), np.arange(8), indexing="ij")
     cosines = np.cos((2 * n + 1) * k * np.pi / 16) * np.where(k == 0, math.sqrt(1 / 8), 1 / 2)
-    height, width = grey.shape
+    height, width = gray.shape
     blocks = [
-        cosines @ (grey[row : row + 8, column : column + 8] - 128.0) @ cosines.T / table
+        cosines @ (gray[row : row + 8, column : column + 8] - 128.0) @ cosines.T / table
         for row in range(0, height, 8)
         for column in range(0, width, 8)
     ]

@@ -96,7 +96,7 @@ def test_strong_settings_of_large_images_agree_with_the_slow_ones(name: str, sev
     ("parameters", "severity", "quality"), [("cifar", 1, 80), ("cifar", 5, 40), ("imagenet", 5, 7)]
 )
 def test_jpeg_takes_every_coefficient_to_its_nearest_step(parameters: str, severity: int, quality: int) -> None:
-    # Grey, so that chroma plays no part, and far from black and white, where clipping hides coefficients.
+    # Gray, so that chroma plays no part, and far from black and white, where clipping hides coefficients.
     images = np.repeat(natural(4)[..., :1] // 3 + 86, 3, axis=3)
     corrupted = corrupt(images, "jpeg_compression", severity, parameters=parameters)
     assert (corrupted == corrupted[..., :1]).all()
@@ -130,7 +130,7 @@ def test_jpeg_halves_the_chroma_as_the_published_files_do(parameters: str, sever
 
 
 def test_jpeg_loses_colour_that_changes_from_pixel_to_pixel() -> None:
-    # Red and green of the same luminance by turns: at 4:2:0 neighbours share one colour, their mean.
+    # Red and green of the same luminance by turns: at 4:2:0 neighbors share one colour, their mean.
     image = np.zeros((1, 32, 32, 3), np.uint8)
     image[:, :, ::2] = (200, 60, 60)
     image[:, :, 1::2] = (60, 131, 60)
@@ -190,12 +190,12 @@ def test_random_corruptions_have_the_distribution_of_the_slow_ones(name: str) ->
 
 
 def test_noise_has_the_published_moments() -> None:
-    grey = np.full((64, 32, 32, 3), 128, dtype=np.uint8)
+    gray = np.full((64, 32, 32, 3), 128, dtype=np.uint8)
     x = 128 / 255
 
     def unit(name: str) -> NDArray[np.float64]:
         # Truncation takes half a level on average.
-        return (corrupt(grey, name, 5) + 0.5) / 255
+        return (corrupt(gray, name, 5) + 0.5) / 255
 
     gaussian, shot, speckle = unit("gaussian_noise"), unit("shot_noise"), unit("speckle_noise")
     assert gaussian.mean() == pytest.approx(x, abs=1e-3)
@@ -203,7 +203,7 @@ def test_noise_has_the_published_moments() -> None:
     assert shot.mean() == pytest.approx(x, abs=2e-3)
     assert shot.std() == pytest.approx(np.sqrt(x / 50), rel=0.01)
     assert speckle.std() == pytest.approx(0.2 * x, rel=0.01)
-    impulse = corrupt(grey, "impulse_noise", 5)
+    impulse = corrupt(gray, "impulse_noise", 5)
     assert (impulse == 0).mean() == pytest.approx(0.035, rel=0.05)
     assert (impulse == 255).mean() == pytest.approx(0.035, rel=0.05)
     assert ((impulse == 0) | (impulse == 128) | (impulse == 255)).all()

@@ -68,7 +68,7 @@ def test_a_file_states_the_order_of_classes(tmp_path: Path, place: str, text: st
 def test_images_without_class_folders_have_no_labels(tmp_path: Path) -> None:
     save(tmp_path / "1.png")
     with pytest.raises(StateError, match=r"holds images \(1\) and no class folders.* one folder per class"):
-        image_folder(tmp_path, labelled=True)
+        image_folder(tmp_path, labeled=True)
 
 
 def test_a_flat_folder_in_natural_order(tmp_path: Path) -> None:
@@ -92,17 +92,17 @@ def test_a_flat_folder_in_natural_order(tmp_path: Path) -> None:
 def test_images_beside_and_inside_of_folders(tmp_path: Path) -> None:
     save(tmp_path / "1.png")
     save(tmp_path / "dog" / "2.png")
-    with pytest.raises(StateError, match="labelled=False"):
+    with pytest.raises(StateError, match="labeled=False"):
         image_folder(tmp_path)
-    assert image_folder(tmp_path, labelled=False).labels.tolist() == [-1, -1]
-    assert image_folder(tmp_path, labelled=True).labels.tolist() == [0]
+    assert image_folder(tmp_path, labeled=False).labels.tolist() == [-1, -1]
+    assert image_folder(tmp_path, labeled=True).labels.tolist() == [0]
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="neither images"):
         image_folder(tmp_path)
     with pytest.raises(StateError, match="no images"):
-        image_folder(tmp_path, labelled=False)
+        image_folder(tmp_path, labeled=False)
     save(tmp_path / "dog" / "1.png")
     (tmp_path / "cat").mkdir()
     with pytest.raises(StateError, match=r"no images .* of class cat"):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cretta.data import image_folder, imagenet, imagenet_c, imagenet_validation, labelled_csv
+from cretta.data import image_folder, imagenet, imagenet_c, imagenet_validation, labeled_csv
 from cretta.errors import OptionError, StateError
 
 REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "imagenet-sample"
@@ -91,26 +91,26 @@ def listed(folder: Path, text: str) -> Path:
 
 def test_a_list_with_numbers(tmp_path: Path) -> None:
     table = listed(tmp_path, "label,file,note\n7,2.png,x\n0,0.png,y\n")
-    dataset = labelled_csv(tmp_path / "images", table)
+    dataset = labeled_csv(tmp_path / "images", table)
     assert dataset.labels.tolist() == [7, 0]
     assert dataset.classes == tuple("01234567")
     assert dataset.read([0, 1])[:, 0, 0, 0].tolist() == [2, 0]
     assert dataset.name == "list"
-    assert len(labelled_csv(tmp_path / "images", table, classes=10).classes) == 10
-    assert labelled_csv(tmp_path / "images", table, classes=list("abcdefgh")).labels.tolist() == [7, 0]
+    assert len(labeled_csv(tmp_path / "images", table, classes=10).classes) == 10
+    assert labeled_csv(tmp_path / "images", table, classes=list("abcdefgh")).labels.tolist() == [7, 0]
     with pytest.raises(StateError, match="label 7 is not one of the 5 classes"):
-        labelled_csv(tmp_path / "images", table, classes=5)
+        labeled_csv(tmp_path / "images", table, classes=5)
 
 
 def test_a_list_with_names(tmp_path: Path) -> None:
     table = listed(tmp_path, "\ufefffile,label\n0.png,dog\n1.png,cat\n")
-    assert labelled_csv(tmp_path / "images", table).classes == ("cat", "dog")
-    assert labelled_csv(tmp_path / "images", table, classes=["dog", "cat"]).labels.tolist() == [0, 1]
+    assert labeled_csv(tmp_path / "images", table).classes == ("cat", "dog")
+    assert labeled_csv(tmp_path / "images", table, classes=["dog", "cat"]).labels.tolist() == [0, 1]
     with pytest.raises(StateError, match=r"label cat is not one of the 2 classes \(dog, fox\)"):
-        labelled_csv(tmp_path / "images", table, classes=["dog", "fox"])
+        labeled_csv(tmp_path / "images", table, classes=["dog", "fox"])
     # Names that look like numbers: house numbers, sorted in another way.
     table = listed(tmp_path, "file,label\n0.png,3\n1.png,8\n")
-    assert labelled_csv(tmp_path / "images", table, classes=["8", "3"]).labels.tolist() == [1, 0]
+    assert labeled_csv(tmp_path / "images", table, classes=["8", "3"]).labels.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -125,18 +125,18 @@ def test_a_list_with_names(tmp_path: Path) -> None:
 )
 def test_a_damaged_list(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(StateError, match=message):
-        labelled_csv(tmp_path / "images", listed(tmp_path, text))
+        labeled_csv(tmp_path / "images", listed(tmp_path, text))
 
 
 def test_a_lost_list(tmp_path: Path) -> None:
     listed(tmp_path, "")
     with pytest.raises(StateError, match=r"lost\.csv cannot be read"):
-        labelled_csv(tmp_path / "images", tmp_path / "lost.csv")
+        labeled_csv(tmp_path / "images", tmp_path / "lost.csv")
 
 
 @real
 def test_the_real_sample() -> None:
-    target = labelled_csv(REAL / "target", REAL / "target.csv", classes=1000)
+    target = labeled_csv(REAL / "target", REAL / "target.csv", classes=1000)
     assert len(target) == 1000
     assert len(target.classes) == 1000
     counts = np.bincount(target.labels)

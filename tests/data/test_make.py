@@ -136,8 +136,8 @@ def test_images_without_classes_and_at_any_depth(tmp_path: Path) -> None:
         Image.fromarray(embedded("test").images[0]).save(tmp_path / "mix" / name)
     out = make_folder(tmp_path / "mix", corruptions=["snow"], severities=[1]).folder
     assert {name for name in tree(out) if name != MANIFEST} == {f"snow/1/{name}" for name in tree(tmp_path / "mix")}
-    expected = corrupted(image_folder(tmp_path / "mix", labelled=False), "snow", 1)
-    made = image_folder(out / "snow" / "1", labelled=False)
+    expected = corrupted(image_folder(tmp_path / "mix", labeled=False), "snow", 1)
+    made = image_folder(out / "snow" / "1", labeled=False)
     assert np.array_equal(made.read(range(3)), expected.read(range(3)))
 
 

@@ -82,7 +82,7 @@ def test_sizes_are_fitted_as_those_of_files(tmp_path: Path) -> None:
     path = write(tmp_path / "own.parquet", column)
     for options in ({"size": 32}, {"size": (20, 30)}, {"size": 32, "shorter": 32}):
         from_rows = parquet_file(path, label=None, **options)
-        from_files = image_folder(tmp_path, labelled=False)
+        from_files = image_folder(tmp_path, labeled=False)
         fitted = type(from_files)("own", from_files.files, from_files.labels, (), **options)
         assert np.array_equal(from_rows.read(range(4)), fitted.read(range(4)))
     assert parquet_file(path, label=None)[2][0].shape == (52, 60, 3)

@@ -136,7 +136,7 @@ def test_the_real_validation_set() -> None:
     # Places among the sorted wnids of n03444034, n04067472, n04070727, ….
     assert dataset.labels[:6].tolist() == [107, 139, 140, 69, 69, 161]
     assert (dataset.classes[0], len(set(dataset.classes))) == ("goldfish", 200)
-    # Among them grey ones: 168 of the 10 000 are.
+    # Among them gray ones: 168 of the 10 000 are.
     images = dataset.read(range(0, 10_000, 9))
     assert images.shape == (1112, 64, 64, 3)
     assert images[0, 0, 0].tolist() == [38, 49, 53]

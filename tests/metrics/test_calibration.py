@@ -77,11 +77,11 @@ def test_errors_of_one_bin_cancel_and_those_of_two_do_not() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("edge", [0.6, 0.7, 0.8, 0.9])
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below(edge: float, dtype: torch.dtype) -> None:
-    # With its neighbour below in one bin: |edge + (edge - 0.05) - 1| / 2.
+    # With its neighbor below in one bin: |edge + (edge - 0.05) - 1| / 2.
     together = abs(2 * edge - 0.05 - 1) / 2
     value = calibration_error(two([edge, edge - 0.05], dtype), labels_of([True, False]))
     assert value == pytest.approx(together, abs=1e-6)
-    # With its neighbour above in two: (|edge - 1| + |edge + 0.05 - 0|) / 2.
+    # With its neighbor above in two: (|edge - 1| + |edge + 0.05 - 0|) / 2.
     apart = (1 - edge + edge + 0.05) / 2
     value = calibration_error(two([edge, edge + 0.05], dtype), labels_of([True, False]))
     assert value == pytest.approx(apart, abs=1e-6)

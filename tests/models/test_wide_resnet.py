@@ -202,7 +202,7 @@ def test_refuses_wrong_options(options: dict[str, object], message: str) -> None
 @pytest.mark.parametrize(
     "batch",
     [torch.zeros(3, 32, 32), torch.zeros(2, 1, 32, 32), torch.zeros(2, 3, 32, 32, dtype=torch.uint8)],
-    ids=["rank", "grey", "bytes"],
+    ids=["rank", "gray", "bytes"],
 )
 def test_refuses_what_is_not_a_batch_of_floating_rgb(batch: Tensor) -> None:
     network = WideResNet(10, 1, mean=(0.5,) * 3, std=(0.5,) * 3).eval()

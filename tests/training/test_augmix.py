@@ -92,9 +92,9 @@ def test_operations_go_to_their_own_images() -> None:
 
 
 def test_images_of_one_grey_stay_as_they_are_under_the_tables_of_contrast() -> None:
-    grey = torch.full((2, 3, 8, 8), 77, dtype=torch.uint8)
+    gray = torch.full((2, 3, 8, 8), 77, dtype=torch.uint8)
     for operation in (AUTOCONTRAST, EQUALIZE):
-        assert torch.equal(apply(grey, torch.full((2,), operation), torch.ones(2), torch.ones(2)), grey)
+        assert torch.equal(apply(gray, torch.full((2,), operation), torch.ones(2), torch.ones(2)), gray)
 
 
 def test_a_mixture_has_the_laws_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -281,9 +281,9 @@ def test_a_budget_is_needed(options: dict[str, Any], said: str) -> None:
 def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
     images = np.zeros((30, 8, 8, 3), np.uint8)
     recipe, path = Recipe(epochs=1, batch_size=20), tmp_path / "out.safetensors"
-    unlabelled = ArrayDataset("unlabelled", images, np.full(30, -1), ())
+    unlabeled = ArrayDataset("unlabeled", images, np.full(30, -1), ())
     with pytest.raises(OptionError, match="without labels"):
-        train(unlabelled, model(), recipe, path)
+        train(unlabeled, model(), recipe, path)
     with pytest.raises(OptionError, match="only 10 images"):
         train(small(10), model(), recipe, path)
     oblong = ArrayDataset("oblong", np.zeros((30, 8, 9, 3), np.uint8), np.zeros(30, np.int64), ("a",))

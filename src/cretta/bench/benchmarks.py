@@ -89,11 +89,11 @@ def _registered(dataset: Dataset, root: Path | None, size: int | None) -> Benchm
 def _folder(folder: Path, size: int | None) -> Benchmark:
     @cache
     def test() -> ImageDataset:
-        return image_folder(folder / "test", labelled=True, classes=training().classes, size=size)
+        return image_folder(folder / "test", labeled=True, classes=training().classes, size=size)
 
     @cache
     def training() -> ImageDataset:
-        return image_folder(folder / "train", labelled=True, size=size)
+        return image_folder(folder / "train", labeled=True, size=size)
 
     if not (folder / "train").is_dir() or not (folder / "test").is_dir():
         raise StateError(

@@ -123,7 +123,7 @@ def as_options(message: str, parameters: Sequence[Any]) -> str:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError):
             value = text
-        if name == "labelled" and "labels" in options:
+        if name == "labeled" and "labels" in options:
             return f"--labels {'yes' if value else 'no'}"
         if name not in options:
             return match[0]

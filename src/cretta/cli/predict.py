@@ -143,7 +143,7 @@ def predict(
         for hint in hints:
             note(as_options(hint, ctx.command.params))
 
-    labelled = LABELS[parse.choice("--labels", labels, LABELS)]
+    labeled = LABELS[parse.choice("--labels", labels, LABELS)]
     parse.choice("--order", order, ORDERS)
     options = {"seed": seed, **parse.options(method, option or [], statistics=statistics, guard=guard)}
     with _warnings_as_notes():
@@ -151,7 +151,7 @@ def predict(
         opened.check(method, options.get("statistics"))
         names = opened.classes if class_names is None else read_class_names(class_names)
         sides, shorter = (parse.size(size), None) if size else model_size(opened, images)
-        dataset = open_images(images, size=sides, shorter=shorter, labelled=labelled, classes=names)
+        dataset = open_images(images, size=sides, shorter=shorter, labeled=labeled, classes=names)
         opened.check_batches(len(dataset), batch_size, source_data=methods.get(method).facts.source_data == "required")
         adapter = _adapter(opened.net, method, buffer, preset, options)
         if continue_from is not None:
@@ -172,7 +172,7 @@ def predict(
                 batch_size=batch_size,
                 shuffle=shuffle,
                 classes=names,
-                labelled=labelled,
+                labeled=labeled,
                 workers=workers,
                 on_error=on_error,
                 overwrite=overwrite,

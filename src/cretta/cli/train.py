@@ -197,7 +197,7 @@ def _datasets(settings: Settings) -> tuple[ImageDataset, ImageDataset | None]:
         return record.open("train", root, None), record.open("test", root, None)
     if not Path(name).is_dir():
         raise unknown("dataset", name, (*NAMED, "or a folder"))
-    training = image_folder(name, labelled=True, size=settings.size)
+    training = image_folder(name, labeled=True, size=settings.size)
     if settings.test is None:
         return training, None
-    return training, image_folder(settings.test, labelled=True, classes=training.classes, size=settings.size)
+    return training, image_folder(settings.test, labeled=True, classes=training.classes, size=settings.size)

@@ -4,7 +4,7 @@ from cretta.data.cifar import cifar10, cifar10_npm, cifar100, cifar_c, embedded
 from cretta.data.corrupted import CorruptedDataset, corrupted
 from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS, corrupt
 from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset
-from cretta.data.folder import image_folder, labelled_csv, numpy_file
+from cretta.data.folder import image_folder, labeled_csv, numpy_file
 from cretta.data.imagenet import imagenet_c, imagenet_validation, tiny_imagenet, tiny_imagenet_c
 from cretta.data.pacs import pacs_domain
 from cretta.data.parquet import ParquetDataset, parquet_file
@@ -29,7 +29,7 @@ __all__ = [
     "image_folder",
     "imagenet_c",
     "imagenet_validation",
-    "labelled_csv",
+    "labeled_csv",
     "numpy_file",
     "pacs_domain",
     "parquet_file",

@@ -23,7 +23,7 @@ _EXTENSIONS = ", ".join(sorted(EXTENSIONS))
 def image_folder(
     folder: str | Path,
     *,
-    labelled: bool | None = None,
+    labeled: bool | None = None,
     classes: Sequence[str] | None = None,
     name: str | None = None,
     domain: str = "",
@@ -31,7 +31,7 @@ def image_folder(
 ) -> FileDataset:
     """Return the images in ``<class>/…`` folders, or all images of a folder without labels (-1).
 
-    By default, the content of the folder shows which of both it is; ``labelled=False`` takes all images below it,
+    By default, the content of the folder shows which of both it is; ``labeled=False`` takes all images below it,
     without labels. Classes are numbered as in ``classes``, which must then name every class folder, else as in a file
     classes.txt in the folder or beside it, else in alphabetical order. Images come in natural order: 2.png before
     10.png.
@@ -39,15 +39,15 @@ def image_folder(
     root = existing_folder(folder)
     flat = images_in(root)
     folders = subfolders(root)
-    if labelled is None:
+    if labeled is None:
         if flat and any(images_below(child) for child in folders):
             raise StateError(
-                f"{root} holds images both beside and inside of folders: pass labelled=False to take all without "
-                "labels, or labelled=True to take those in folders."
+                f"{root} holds images both beside and inside of folders: pass labeled=False to take all without "
+                "labels, or labeled=True to take those in folders."
             )
-        labelled = not flat
+        labeled = not flat
     name = name or root.resolve().name
-    if not labelled:
+    if not labeled:
         files = tuple(images_below(root))
         if not files:
             raise StateError(f"{root} holds no images ({_EXTENSIONS}): give another folder.")
@@ -94,7 +94,7 @@ def class_names(file: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def labelled_csv(
+def labeled_csv(
     images: str | Path,
     table: str | Path,
     *,

@@ -139,7 +139,7 @@ def make_folder(
     target = folder.with_name(f"{folder.resolve().name}-C") if output is None else Path(output).absolute()
     if target.resolve().is_relative_to(folder.resolve()):
         raise OptionError(f"{target} is in {folder}, whose images are to be corrupted: give an output beside it.")
-    clean = _first(image_folder(folder, labelled=False if images_in(folder) else None, size=size), images)
+    clean = _first(image_folder(folder, labeled=False if images_in(folder) else None, size=size), images)
     paths = [file.relative_to(folder).as_posix() for file in clean.files]
     return make_files(clean, paths, target, format=format, **options)
 

@@ -13,7 +13,7 @@ from cretta.data.cifar import Split, cifar10, cifar100, cifar_c, embedded
 from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
 from cretta.data.dataset import FileDataset, ImageDataset
 from cretta.data.domains import parse_domain
-from cretta.data.folder import image_folder, labelled_csv, subfolders
+from cretta.data.folder import image_folder, labeled_csv, subfolders
 from cretta.data.imagenet import imagenet_c, imagenet_validation, tiny_imagenet, tiny_imagenet_c
 from cretta.data.pacs import DOMAINS, pacs_domain
 from cretta.data.releases import FACTS, Archive, Release, data_root
@@ -170,9 +170,9 @@ def _open_imagenet(split: Split, root: Path | None, size: int | None) -> ImageDa
     part = "target" if split == "test" else "source"
     sample = home / "imagenet-sample"
     if (sample / f"{part}.csv").is_file() and (split == "train" or not (home / "imagenet").is_dir()):
-        return labelled_csv(sample / part, sample / f"{part}.csv", classes=1000, size=side)
+        return labeled_csv(sample / part, sample / f"{part}.csv", classes=1000, size=side)
     if split == "train":
-        return image_folder(home / "imagenet" / "train", labelled=True, size=side)
+        return image_folder(home / "imagenet" / "train", labeled=True, size=side)
     return RELEASES["imagenet"].open(dataset_path("imagenet", root), "val", side)
 
 

@@ -11,7 +11,7 @@ from cretta.options import check_integer
 @fx.wrap  # symbolic tracing cannot follow code that looks at its input; it records this function as one call
 def normalized(x: Tensor, mean: Tensor | None, std: Tensor | None) -> Tensor:
     """Return ``(x - mean) / std`` of RGB images in [0, 1]; raise for anything else."""
-    # Broadcasting and type promotion would let grey or 0–255 byte images pass silently.
+    # Broadcasting and type promotion would let gray or 0–255 byte images pass silently.
     if x.dim() != 4 or x.shape[1] != 3 or not x.is_floating_point():
         raise BatchError(
             f"got a {x.dtype} batch of shape {tuple(x.shape)}; expected floating point RGB images in [0, 1], "

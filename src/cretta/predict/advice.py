@@ -40,6 +40,6 @@ def label_advice(dataset: ImageDataset, classes: Sequence[str]) -> Iterator[str]
     remedy = (
         "class_names=FILE, a list of its classes in the model's order, makes them labels"
         if classes
-        else "labelled=True makes them labels"
+        else "labeled=True makes them labels"
     )
     yield f"the folders are not the classes of the model{shown}, so they are not used as labels; {remedy}."

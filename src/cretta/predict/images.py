@@ -23,23 +23,23 @@ def open_images(
     *,
     size: Size = None,
     shorter: int | None = None,
-    labelled: bool | None = None,
+    labeled: bool | None = None,
     classes: Sequence[str] = (),
 ) -> ImageDataset:
     """Open a folder of images, flat, nested or by class, or a .npy, .npz or .parquet file of them.
 
-    ``labelled=None`` takes folders for classes if they are among the names in ``classes``, or if none are given; other
+    ``labeled=None`` takes folders for classes if they are among the names in ``classes``, or if none are given; other
     folders only hold images. A file classes.txt that :func:`~cretta.data.image_folder` reads names the folders where
     ``classes`` does not. ``size`` and ``shorter`` scale encoded images as :class:`~cretta.data.FileDataset` says.
     """
     source = Path(path)
     if source.is_dir():
-        return dataclasses.replace(_folder(source, size, labelled, classes), shorter=shorter)
+        return dataclasses.replace(_folder(source, size, labeled, classes), shorter=shorter)
     if source.suffix not in FILES or not source.is_file():
         state = "a file of another kind" if source.exists() else "not there"
         raise StateError(f"{source} is {state}: give a folder of images, or a file of many ({', '.join(FILES)}).")
     if source.suffix == ".parquet":
-        return dataclasses.replace(_parquet(source, size, labelled, classes), shorter=shorter)
+        return dataclasses.replace(_parquet(source, size, labeled, classes), shorter=shorter)
     if size is not None:
         raise OptionError(f"images of {source} keep the size they have, and size {size} was given; leave it out.")
     return numpy_file(source)
@@ -55,26 +55,26 @@ def model_size(model: OpenedModel, path: str | Path) -> tuple[Size, int | None]:
     return None, None
 
 
-def _folder(source: Path, size: Size, labelled: bool | None, classes: Sequence[str]) -> FileDataset:
+def _folder(source: Path, size: Size, labeled: bool | None, classes: Sequence[str]) -> FileDataset:
     folders = {folder.name for folder in subfolders(source)}
     if not folders <= set(classes) and class_file(source) is not None:
         classes = ()
-    if labelled is None:
+    if labeled is None:
         if not folders or images_in(source) or (classes and not folders <= set(classes)):
-            return image_folder(source, labelled=False, size=size)
+            return image_folder(source, labeled=False, size=size)
         try:
-            return image_folder(source, labelled=True, classes=classes or None, size=size)
+            return image_folder(source, labeled=True, classes=classes or None, size=size)
         except StateError:  # a folder without images: the folders are not classes
-            return image_folder(source, labelled=False, size=size)
-    return image_folder(source, labelled=labelled, classes=(classes or None) if labelled else None, size=size)
+            return image_folder(source, labeled=False, size=size)
+    return image_folder(source, labeled=labeled, classes=(classes or None) if labeled else None, size=size)
 
 
-def _parquet(source: Path, size: Size, labelled: bool | None, classes: Sequence[str]) -> ParquetDataset:
+def _parquet(source: Path, size: Size, labeled: bool | None, classes: Sequence[str]) -> ParquetDataset:
     names = tuple(classes) or None
-    if labelled is not None:
-        return parquet_file(source, label="label" if labelled else None, classes=names if labelled else None, size=size)
-    unlabelled = parquet_file(source, label=None, size=size)
+    if labeled is not None:
+        return parquet_file(source, label="label" if labeled else None, classes=names if labeled else None, size=size)
+    unlabeled = parquet_file(source, label=None, size=size)
     try:
         return parquet_file(source, classes=names, size=size)
     except CrettaError:  # no labels, or none of these classes
-        return unlabelled
+        return unlabeled

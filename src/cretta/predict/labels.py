@@ -27,8 +27,8 @@ def usable_labels(
     count = int(dataset.labels.max()) + 1
     if requested and count > outputs:
         raise OptionError(
-            f"labelled=True, but {dataset.name} has {count} classes and the model {outputs}; take the images without "
-            "labels by labelled=False."
+            f"labeled=True, but {dataset.name} has {count} classes and the model {outputs}; take the images without "
+            "labels by labeled=False."
         )
     # Written labels are meant as such; folders may have been named for another reason.
     written = requested or not isinstance(dataset, FileDataset)

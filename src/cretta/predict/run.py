@@ -41,7 +41,7 @@ def predict(
     batch_size: int = 200,
     shuffle: bool = False,
     classes: Sequence[str] = (),
-    labelled: bool | None = None,
+    labeled: bool | None = None,
     transform: Callable[[Tensor], Tensor] | None = None,
     workers: int | None = None,
     on_error: str = "stop",
@@ -60,7 +60,7 @@ def predict(
 
     Work is saved in ``<output>.work`` every ``save_every`` seconds. If the process dies, the same call continues from
     there, and the file is the same as without the interruption; ``restart`` starts over. ``on_error="skip"`` records an
-    image that cannot be read and continues without it. ``labelled=None`` uses the dataset's labels where they can be
+    image that cannot be read and continues without it. ``labeled=None`` uses the dataset's labels where they can be
     the model's; ``classes`` are the names of the model's. The adapter is saved to ``state`` at the end. ``facts`` are
     what else the result depends on. ``progress`` is called with the number of finished images.
     """
@@ -72,10 +72,10 @@ def predict(
         else streams.ordered(np.arange(len(dataset)), batch_size)
     )
     reader = Reader(dataset, ImageNames(dataset, None if source is None else Path(source)), workers, on_error)
-    if labelled and not has_labels(dataset):
+    if labeled and not has_labels(dataset):
         raise OptionError(
-            f"labelled=True, but {dataset.name} has no labels; move the images into one folder per class, or take them "
-            "without labels by labelled=False."
+            f"labeled=True, but {dataset.name} has no labels; move the images into one folder per class, or take them "
+            "without labels by labeled=False."
         )
     path = Path(output)
     _check_files(path, overwrite, state)
@@ -87,13 +87,13 @@ def predict(
         **_described_images(dataset),
         "batch_size": batch_size,
         "shuffle": shuffle,
-        "labelled": labelled,
+        "labeled": labeled,
         "classes": list(classes),
         "transform": None if transform is None else getattr(transform, "__qualname__", type(transform).__qualname__),
         **(facts or {}),
     }
     with work_folder(path, settings, restart=restart) as journal:
-        prediction = _Prediction(stream, reader, model, transform, journal, (labelled, tuple(classes)))
+        prediction = _Prediction(stream, reader, model, transform, journal, (labeled, tuple(classes)))
         prediction.follow(save_every, progress)
         summary = prediction.join(path)
         if state is not None:
@@ -172,7 +172,7 @@ class _Prediction:
         self.model = model
         self.transform = transform
         self.journal = journal
-        self.labelled, self.classes = labels
+        self.labeled, self.classes = labels
         self.outputs = 0
         """Classes of the model, known after its first logits."""
         self.images = sum(map(len, stream))
@@ -245,7 +245,7 @@ class _Prediction:
     def _check_outputs(self, logits: Tensor) -> None:
         """Raise after the first logits if labels or names of classes do not fit the model."""
         if len(logits) and not self.outputs:
-            usable_labels(self.reader.dataset, self.labelled, logits.shape[1], self.classes)
+            usable_labels(self.reader.dataset, self.labeled, logits.shape[1], self.classes)
             self.outputs = logits.shape[1]
 
     def _check(self, position: Position) -> None:
@@ -276,7 +276,7 @@ class _Prediction:
         """Join the saved parts into the output."""
         labels, classes = None, self.classes
         if self.outputs:
-            labels, classes = usable_labels(self.reader.dataset, self.labelled, self.outputs, classes)
+            labels, classes = usable_labels(self.reader.dataset, self.labeled, self.outputs, classes)
         counting = Counting(output)
 
         def completed() -> Iterator[pa.Table]:

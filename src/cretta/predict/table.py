@@ -24,7 +24,7 @@ ROWS = 1 << 16
 """Rows of a row group of Parquet; memory holds about two."""
 
 
-def schema(labelled: bool) -> pa.Schema:
+def schema(labeled: bool) -> pa.Schema:
     """Return the columns; those from prediction to energy are null for an image that could not be read."""
     columns = [
         ("path", pa.string()),
@@ -36,7 +36,7 @@ def schema(labelled: bool) -> pa.Schema:
         ("adapted", pa.bool_()),
         ("note", pa.string()),
     ]
-    return pa.schema([*columns, *([("label", pa.int32()), ("correct", pa.bool_())] if labelled else [])])
+    return pa.schema([*columns, *([("label", pa.int32()), ("correct", pa.bool_())] if labeled else [])])
 
 
 def batch_table(

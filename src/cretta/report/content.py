@@ -57,7 +57,7 @@ class Column:
 
     title: str
     group: str = ""
-    """A heading over this column and its neighbours of the same group."""
+    """A heading over this column and its neighbors of the same group."""
     better: Better = "neither"
     """Which numbers are best."""
     digits: int = 2

@@ -99,10 +99,10 @@ def _resampled(images: Tensor, matrices: Tensor) -> Tensor:
 
 def _autocontrast(pixels: Tensor, levels: Tensor) -> Tensor:
     low, high = pixels.amin(2, keepdim=True).double(), pixels.amax(2, keepdim=True).double()
-    grey = torch.arange(256, device=pixels.device).expand(*pixels.shape[:2], 256)
+    gray = torch.arange(256, device=pixels.device).expand(*pixels.shape[:2], 256)
     scale = 255 / (high - low).clamp(min=1)
-    stretched = torch.trunc(grey * scale - low * scale).clamp(0, 255)
-    return torch.where(high > low, stretched, grey).to(torch.uint8)
+    stretched = torch.trunc(gray * scale - low * scale).clamp(0, 255)
+    return torch.where(high > low, stretched, gray).to(torch.uint8)
 
 
 def _equalize(pixels: Tensor, levels: Tensor) -> Tensor:
@@ -112,8 +112,8 @@ def _equalize(pixels: Tensor, levels: Tensor) -> Tensor:
     step = (pixels.shape[2] - brightest) // 255
     below = counts.cumsum(2) - counts
     flat = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
-    grey = torch.arange(256, device=pixels.device).expand_as(flat)
-    return torch.where(step > 0, flat, grey).to(torch.uint8)
+    gray = torch.arange(256, device=pixels.device).expand_as(flat)
+    return torch.where(step > 0, flat, gray).to(torch.uint8)
 
 
 def _posterize(pixels: Tensor, levels: Tensor) -> Tensor:
@@ -124,5 +124,5 @@ def _posterize(pixels: Tensor, levels: Tensor) -> Tensor:
 
 def _solarize(pixels: Tensor, levels: Tensor) -> Tensor:
     threshold = 256 - torch.trunc(levels * 256 / 10).long().view(-1, 1, 1)
-    grey = torch.arange(256, device=pixels.device)
-    return torch.where(grey < threshold, grey, 255 - grey).to(torch.uint8)
+    gray = torch.arange(256, device=pixels.device)
+    return torch.where(gray < threshold, gray, 255 - gray).to(torch.uint8)

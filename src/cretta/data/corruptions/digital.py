@@ -83,10 +83,10 @@ def saturate(images: Pixels, draws: Draws, values: Values) -> Pixels:
     below = value - x
     depth = np.maximum(np.maximum(below[..., :1], below[..., 1:2]), below[..., 2:])
     # depth = V·S, so below / depth is the hue alone.
-    grey = depth == 0
+    gray = depth == 0
     saturation = depth / np.where(value == 0, np.float32(1), value)
     raised: Floats = np.clip(saturation * np.float32(scale) + np.float32(shift), 0, 1)
-    below /= np.where(grey, np.float32(1), depth)
-    hue: Floats = np.where(grey, np.array([0, 1, 1], dtype=np.float32), below)
+    below /= np.where(gray, np.float32(1), depth)
+    hue: Floats = np.where(gray, np.array([0, 1, 1], dtype=np.float32), below)
     hue *= value * raised
     return to_bytes(value - hue)
