@@ -114,7 +114,7 @@ def call_stack(*arguments: str) -> list[str]:
     stacks: list[list[str]] = []
     forward: Any = Adapter.forward
 
-    def recorded(self: Adapter, *batch: Any, **named: Any) -> Any:
+    def recorded(self: Any, *batch: Any, **named: Any) -> Any:
         codes = [frame.f_code for frame, _ in traceback.walk_stack(None)]
         stacks.append(
             [
@@ -125,7 +125,7 @@ def call_stack(*arguments: str) -> list[str]:
         )
         return forward(self, *batch, **named)
 
-    Adapter.forward = recorded  # type: ignore[method-assign]
+    Adapter.forward = recorded  # type: ignore[method-assign, assignment]
     try:
         app(list(arguments), standalone_mode=False)
     finally:
