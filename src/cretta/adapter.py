@@ -37,7 +37,14 @@ from cretta.inputs import InputRange
 from cretta.method import Facts, Objective, Options, Record
 from cretta.monitor.collapse import CollapseMonitor, CollapseWarning
 from cretta.network import Arguments, Network, compiled, copy_sharing_parameters
-from cretta.normalization import NormStatistics, StreamAverage, norm_layers, norm_parameter_names, under
+from cretta.normalization import (
+    STATISTICS,
+    NormStatistics,
+    StreamAverage,
+    norm_layers,
+    norm_parameter_names,
+    under,
+)
 from cretta.options import unknown
 from cretta.parameters import FlatParameters
 from cretta.state import AdaptationState, Checkpoint, Snapshot
@@ -101,6 +108,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
         for base in vars(cls).get("__orig_bases__", ()):
             for argument in get_args(base):
                 if isinstance(argument, type) and issubclass(argument, Options):
+                    _check_option_type(argument)
                     cls.option_type = argument
         if cls.__doc__ and "facts" in vars(cls):
             presets = "".join(f"\n{name}: {dict(values)}" for name, values in cls.presets.items())
@@ -134,6 +142,11 @@ class Adapter(nn.Module, Generic[OptionsT]):
             raise OptionError(
                 f"{type(self).__name__} is not a method: it has no name. Use cretta.adapt(net, 'cretta', …), or a "
                 "method's class; in a class of your own, set name and facts."
+            )
+        if not hasattr(self, "facts"):
+            raise OptionError(
+                f"{type(self).__name__} has no facts. In the class, set facts = Facts(updates=…, statistics=…, "
+                "logits=…)."
             )
         if buffer is not None and not isinstance(buffer, SourceBuffer):
             raise OptionError(
@@ -252,7 +265,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
         """Set up what the method needs, and the first entries of ``memory``; called before the first batch."""
 
     def objective(self, x: Tensor) -> Objective:
-        """Compute the loss and the logits of a batch; called with gradients enabled."""
+        """Compute the loss and the logits of a batch; called once per update, with gradients enabled."""
         return Objective(loss=None, logits=self.model(x))
 
     def update(self, x: Tensor, objective: Objective) -> None:
@@ -299,7 +312,13 @@ class Adapter(nn.Module, Generic[OptionsT]):
             if not loss.requires_grad:
                 raise ModelError(
                     "the logits carry no gradient, so nothing can learn: the network's forward detaches them or runs "
-                    "under torch.no_grad(). Remove that, or use 'source' or 'bn_adapt'."
+                    "under torch.no_grad(). Remove that, or use 'source' or 'bn_adapt'. In a method of your own, every "
+                    "term of the loss has to depend on logits of self.model."
+                )
+            if loss.numel() != 1:
+                raise ModelError(
+                    f"expected every term of the loss of {self.name} to be a scalar, got shape {tuple(loss.shape)}; "
+                    "take its mean."
                 )
             self._step.add_backward(loss)
             self._step.loss = loss.detach() if self._step.loss is None else self._step.loss + loss.detach()
@@ -329,8 +348,10 @@ class Adapter(nn.Module, Generic[OptionsT]):
         self.state.on_rollback(undo)
 
     def frozen(self, statistics: str) -> Network:
-        """Return the source model φ with the BatchNorm statistics named."""
+        """Return the source model φ with BatchNorm statistics of this kind; ``"running"`` are those of training."""
         if statistics not in self._frozen:
+            if statistics not in STATISTICS:
+                raise unknown("kind of statistics", statistics, STATISTICS)
             module = copy_sharing_parameters(self.net)
             self._frozen[statistics] = self._network(module, statistics, learns=False)
         return self._frozen[statistics]
@@ -437,6 +458,11 @@ class Adapter(nn.Module, Generic[OptionsT]):
         try:
             with torch.enable_grad():
                 objective = self.objective(x)
+                if not isinstance(objective, Objective):
+                    raise TypeError(
+                        f"expected {type(self).__name__}.objective to return Objective(loss, logits), got "
+                        f"{type(objective).__name__}."
+                    )
                 loss, logits = objective.loss, objective.logits.detach()
                 check.add(logits)
                 if loss is None:
@@ -741,6 +767,21 @@ class Adapter(nn.Module, Generic[OptionsT]):
             f"{NO_LOGITS}; nothing was changed. Expected inputs on the scale that net was trained on, got values from "
             f"{low:.3g} to {high:.3g}; rescale or drop the batch. If every batch fails like this, call reset()."
         )
+
+
+def _check_option_type(option_type: type[Options]) -> None:
+    """Raise unless it is a dataclass whose fields all validate their values."""
+    if "__dataclass_fields__" not in vars(option_type):
+        raise OptionError(
+            f"{option_type.__name__} is not a dataclass. Decorate it with @dataclasses.dataclass(frozen=True, "
+            "kw_only=True)."
+        )
+    for field in dataclasses.fields(option_type):
+        if "check" not in field.metadata:
+            raise OptionError(
+                f"option {field.name!r} of {option_type.__name__}: expected a default from cretta.options, such as "
+                f"number(0.1, 'what it is', at_least=0), integer(…), choice(…) or flag(…), got {field.default!r}."
+            )
 
 
 def _revive(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from cretta.errors import OptionError
 from cretta.monitor.collapse import Guard
 from cretta.normalization import STATISTICS
-from cretta.options import OptionSet, choice, flag, integer, number, option, texts
+from cretta.options import OptionSet, choice, flag, integer, number, option, texts, unknown
 
+Updates = Literal["nothing", "norm affine", "all"]
+LogitsFrom = Literal["before", "after"]
+SourceData = Literal["none", "required"]
 OPTIMIZERS = ("adam", "sgd")
 COMPILE = ("default",)
 NOT_MOVED = (
@@ -25,20 +28,29 @@ NOT_MOVED = (
 class Facts:
     """What a method does, for people, tables and the checks of the base class."""
 
-    updates: Literal["nothing", "norm affine", "all"]
-    """Which parameters learn."""
+    updates: Updates
+    """Which parameters learn: none, γ and β of the normalization layers, or all."""
     statistics: str
-    """What BatchNorm normalizes with, unless the option ``statistics`` says otherwise."""
-    logits: Literal["before", "after"]
+    """What BatchNorm normalizes with, unless the option ``statistics`` says otherwise; one of ``STATISTICS``."""
+    logits: LogitsFrom
     """Whether the logits returned are from before or after the batch's update, unless ``predict`` says otherwise."""
-    source_data: Literal["none", "required"] = "none"
+    source_data: SourceData = "none"
     """Whether it reads source samples while it adapts."""
     forwards: int = 1
-    """Forward passes of a full batch per batch of the stream, with default options."""
+    """Forward passes of a full batch, of θ and φ together, per batch of the stream, with default options."""
     backwards: int = -1
     """Backward passes, likewise; by default one if anything is updated, else none."""
 
     def __post_init__(self) -> None:
+        allowed = {
+            "updates": get_args(Updates),
+            "statistics": STATISTICS,
+            "logits": get_args(LogitsFrom),
+            "source_data": get_args(SourceData),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise unknown("value of Facts." + name, getattr(self, name), values)
         if self.backwards < 0:
             object.__setattr__(self, "backwards", int(self.updates != "nothing"))
 
@@ -54,8 +66,8 @@ class Facts:
 class Objective:
     """What a method computes from a batch: the loss to minimize, and the batch's logits.
 
-    The loss may be a sequence of terms. A term that is a function is called after the backward pass of the terms
-    before it, so that memory for one graph is enough.
+    The loss may be a sequence of terms, which are added. Each is a scalar. A term that is a function is called after
+    the backward pass of the terms before it, so that memory for one graph is enough.
     """
 
     loss: Tensor | Sequence[Tensor | Callable[[], Tensor]] | None

@@ -21,7 +21,7 @@ GROUP = "cretta.methods"
 @cache
 def built_in() -> dict[str, type[Adapter[Any]]]:
     """Return cretta's own methods by name, sorted."""
-    methods = {}
+    methods: dict[str, type[Adapter[Any]]] = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         for item in vars(module).values():
@@ -30,8 +30,13 @@ def built_in() -> dict[str, type[Adapter[Any]]]:
                 and issubclass(item, Adapter)
                 and item.__module__ == module.__name__
                 and item.name
+                and methods.setdefault(item.name, item) is not item
             ):
-                methods[item.name] = item
+                first = methods[item.name]
+                raise OptionError(
+                    f"{first.__module__}.{first.__name__} and {item.__module__}.{item.__name__} both have the name "
+                    f"{item.name!r}. Rename one."
+                )
     return dict(sorted(methods.items()))
 
 
