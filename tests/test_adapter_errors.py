@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -505,3 +506,80 @@ def test_a_batch_without_anything_to_learn_is_skipped_with_the_methods_reason() 
     assert model.last.reason == "nobody is sure enough"
     assert model.last.loss is None
     textbook.assert_bits(everything(model), before)
+
+
+# Mistakes in the class of a method.
+
+
+def test_facts_have_known_values() -> None:
+    fine = {"updates": "all", "statistics": "batch", "logits": "before", "source_data": "none"}
+    for name, value, hint in (
+        ("updates", "norm", "nothing"),
+        ("statistics", "batches", "Did you mean 'batch'"),
+        ("logits", "late", "after, before"),
+        ("source_data", True, "none, required"),
+    ):
+        with pytest.raises(OptionError, match=rf"unknown value of Facts\.{name} {value!r}.*{hint}"):
+            Facts(**(fine | {name: value}))  # type: ignore[arg-type]
+
+
+def test_a_method_without_facts() -> None:
+    with pytest.raises(OptionError, match=r"Bare has no facts\. In the class, set facts = Facts\(updates="):
+        type("Bare", (cretta.Adapter,), {"name": "bare"})
+
+
+class Mistaken(cretta.Adapter):
+    """Computes what a test asks for."""
+
+    name = "mistaken"
+    facts = Facts(updates="norm affine", statistics="batch", logits="before")
+    result: Callable[[Tensor], Any]
+
+    def objective(self, x: Tensor) -> Objective:
+        return type(self).result(self.model(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "message"),
+    [
+        (
+            lambda z: z.mean(),
+            TypeError,
+            r"expected Mistaken\.objective to return Objective\(loss, logits\), got Tensor",
+        ),
+        (
+            lambda z: Objective(z.mean(1), z),
+            ModelError,
+            r"term of the loss of mistaken to be a scalar, got shape \(8,\)",
+        ),
+        (lambda z: Objective([z.mean(), z.detach().mean], z), ModelError, "every term of the loss has to depend on"),
+    ],
+)
+def test_an_objective_that_cannot_be_used_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, result: Callable[[Tensor], Any], error: type[Exception], message: str
+) -> None:
+    model = Mistaken(textbook.small_net())
+    before = everything(model)
+    monkeypatch.setattr(Mistaken, "result", staticmethod(result), raising=False)
+    with pytest.raises(error, match=message):
+        model(textbook.batches((8,))[0])
+    textbook.assert_bits(everything(model), before)
+
+
+def test_a_source_model_with_unknown_statistics() -> None:
+    with pytest.raises(OptionError, match=r"unknown kind of statistics 'runing'.*Did you mean 'running'"):
+        adapted("tent").frozen("runing")
+
+
+def test_options_without_validation() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Plain(cretta.Options):
+        anchor: float = 0.1
+
+    class Undecorated(cretta.Options):
+        anchor: float = 0.1
+
+    with pytest.raises(OptionError, match=r"'anchor' of Plain: expected a default from cretta\.options.*got 0\.1"):
+        types.new_class("Method", (cretta.Adapter[Plain],))
+    with pytest.raises(OptionError, match=r"Undecorated is not a dataclass; decorate it"):
+        types.new_class("Method", (cretta.Adapter[Undecorated],))

@@ -105,10 +105,14 @@ class Adapter(nn.Module, Generic[OptionsT]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if cls.name and not hasattr(cls, "facts"):
+            raise OptionError(
+                f"{cls.__name__} has no facts. In the class, set facts = Facts(updates=…, statistics=…, logits=…)."
+            )
         for base in vars(cls).get("__orig_bases__", ()):
             for argument in get_args(base):
                 if isinstance(argument, type) and issubclass(argument, Options):
-                    _check_option_type(argument)
+                    argument.check_declaration()
                     cls.option_type = argument
         if cls.__doc__ and "facts" in vars(cls):
             presets = "".join(f"\n{name}: {dict(values)}" for name, values in cls.presets.items())
@@ -142,11 +146,6 @@ class Adapter(nn.Module, Generic[OptionsT]):
             raise OptionError(
                 f"{type(self).__name__} is not a method: it has no name. Use cretta.adapt(net, 'cretta', …), or a "
                 "method's class; in a class of your own, set name and facts."
-            )
-        if not hasattr(self, "facts"):
-            raise OptionError(
-                f"{type(self).__name__} has no facts. In the class, set facts = Facts(updates=…, statistics=…, "
-                "logits=…)."
             )
         if buffer is not None and not isinstance(buffer, SourceBuffer):
             raise OptionError(
@@ -767,21 +766,6 @@ class Adapter(nn.Module, Generic[OptionsT]):
             f"{NO_LOGITS}; nothing was changed. Expected inputs on the scale that net was trained on, got values from "
             f"{low:.3g} to {high:.3g}; rescale or drop the batch. If every batch fails like this, call reset()."
         )
-
-
-def _check_option_type(option_type: type[Options]) -> None:
-    """Raise unless it is a dataclass whose fields all validate their values."""
-    if "__dataclass_fields__" not in vars(option_type):
-        raise OptionError(
-            f"{option_type.__name__} is not a dataclass. Decorate it with @dataclasses.dataclass(frozen=True, "
-            "kw_only=True)."
-        )
-    for field in dataclasses.fields(option_type):
-        if "check" not in field.metadata:
-            raise OptionError(
-                f"option {field.name!r} of {option_type.__name__}: expected a default from cretta.options, such as "
-                f"number(0.1, 'what it is', at_least=0), integer(…), choice(…) or flag(…), got {field.default!r}."
-            )
 
 
 def _revive(

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 from torch import Tensor
 
 from cretta.errors import OptionError
 from cretta.monitor.collapse import Guard
-from cretta.normalization import STATISTICS
+from cretta.normalization import STATISTICS, Statistics
 from cretta.options import OptionSet, choice, flag, integer, number, option, texts, unknown
 
-Updates = Literal["nothing", "norm affine", "all"]
-LogitsFrom = Literal["before", "after"]
-SourceData = Literal["none", "required"]
 OPTIMIZERS = ("adam", "sgd")
 COMPILE = ("default",)
 NOT_MOVED = (
@@ -28,13 +25,13 @@ NOT_MOVED = (
 class Facts:
     """What a method does, for people, tables and the checks of the base class."""
 
-    updates: Updates
+    updates: Literal["nothing", "norm affine", "all"]
     """Which parameters learn: none, γ and β of the normalization layers, or all."""
-    statistics: str
-    """What BatchNorm normalizes with, unless the option ``statistics`` says otherwise; one of ``STATISTICS``."""
-    logits: LogitsFrom
+    statistics: Statistics
+    """What BatchNorm normalizes with, unless the option ``statistics`` says otherwise."""
+    logits: Literal["before", "after"]
     """Whether the logits returned are from before or after the batch's update, unless ``predict`` says otherwise."""
-    source_data: SourceData = "none"
+    source_data: Literal["none", "required"] = "none"
     """Whether it reads source samples while it adapts."""
     forwards: int = 1
     """Forward passes of a full batch, of θ and φ together, per batch of the stream, with default options."""
@@ -42,15 +39,10 @@ class Facts:
     """Backward passes, likewise; by default one if anything is updated, else none."""
 
     def __post_init__(self) -> None:
-        allowed = {
-            "updates": get_args(Updates),
-            "statistics": STATISTICS,
-            "logits": get_args(LogitsFrom),
-            "source_data": get_args(SourceData),
-        }
-        for name, values in allowed.items():
-            if getattr(self, name) not in values:
-                raise unknown("value of Facts." + name, getattr(self, name), values)
+        for name, hint in get_type_hints(Facts).items():
+            allowed = get_args(hint)
+            if allowed and getattr(self, name) not in allowed:
+                raise unknown(f"value of Facts.{name}", getattr(self, name), allowed)
         if self.backwards < 0:
             object.__setattr__(self, "backwards", int(self.updates != "nothing"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ Role = Literal["target", "source", "probe"]
 
 Only a ``target`` batch updates the moving statistics; ``source`` is mixed with training's statistics, not the stream's.
 """
-STATISTICS = ("batch", "running", "mixture", "moving")
+Statistics = Literal["batch", "running", "mixture", "moving"]
+STATISTICS: tuple[str, ...] = get_args(Statistics)
 NORM_LAYERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 

@@ -152,6 +152,20 @@ class OptionSet:
             object.__setattr__(self, field.name, value)
 
     @classmethod
+    def check_declaration(cls) -> None:
+        """Raise unless the class is a dataclass whose fields all validate their values."""
+        if "__dataclass_fields__" not in vars(cls):
+            raise OptionError(
+                f"{cls.__name__} is not a dataclass; decorate it by @dataclasses.dataclass(frozen=True, kw_only=True)."
+            )
+        for field in dataclasses.fields(cls):
+            if "check" not in field.metadata:
+                raise OptionError(
+                    f"option {field.name!r} of {cls.__name__}: expected a default from cretta.options, such as "
+                    f"number(0.1, 'what it is', at_least=0), integer(…), choice(…) or flag(…), got {field.default!r}."
+                )
+
+    @classmethod
     def names(cls) -> tuple[str, ...]:
         """Return the names of all options, in order."""
         return tuple(field.name for field in dataclasses.fields(cls))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -249,3 +250,15 @@ def test_options_are_documented_and_presets_valid(name: str) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*has no layer of that name")
             make(name, preset=preset)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_temperature_has_an_effect_exactly_where_the_formula_has_an_energy(name: str) -> None:
+    formula = re.search(r"\bL = .+", cretta.methods.get(name).__doc__ or "")
+    has_energy = formula is not None and re.search(r"(?<![A-Z])E(?![A-Z])", formula[0]) is not None
+    # SGD, since Adam's first step has the same length for any scale of the gradient.
+    one, two = (make(name, optimizer="sgd", lr=1e-2, temperature=temperature) for temperature in (1.0, 3.0))
+    for seed in range(2):
+        one(images(6, seed))
+        two(images(6, seed))
+    assert same(one.state.snapshot(), two.state.snapshot()) != has_energy

@@ -55,6 +55,13 @@ def test_an_unknown_method_names_the_known_ones(given: str) -> None:
         assert "Did you mean 'tent'?" in message
 
 
+def test_two_methods_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = type("Twin", (Tent,), {"__module__": Tent.__module__})
+    monkeypatch.setattr("cretta.methods.tent.Twin", twin, raising=False)
+    with pytest.raises(OptionError, match=r"tent\.Tent and cretta\.methods\.tent\.Twin both have the name 'tent'"):
+        cretta.methods.built_in.__wrapped__()
+
+
 def test_the_default_method_is_the_papers() -> None:
     buffer = cretta.SourceBuffer(textbook.source_images(4), augment="none")
     assert type(cretta.adapt(textbook.small_net(), buffer=buffer)) is cretta.CreTTA

@@ -25,16 +25,13 @@ def built_in() -> dict[str, type[Adapter[Any]]]:
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         for item in vars(module).values():
-            if (
-                isinstance(item, type)
-                and issubclass(item, Adapter)
-                and item.__module__ == module.__name__
-                and item.name
-                and methods.setdefault(item.name, item) is not item
-            ):
-                first = methods[item.name]
+            is_method = isinstance(item, type) and issubclass(item, Adapter) and item.name
+            if not is_method or item.__module__ != module.__name__:
+                continue
+            other = methods.setdefault(item.name, item)
+            if other is not item:
                 raise OptionError(
-                    f"{first.__module__}.{first.__name__} and {item.__module__}.{item.__name__} both have the name "
+                    f"{other.__module__}.{other.__name__} and {item.__module__}.{item.__name__} both have the name "
                     f"{item.name!r}. Rename one."
                 )
     return dict(sorted(methods.items()))
