@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from cretta.options import unknown
-from cretta.paper import ablations, buffers, cost, main
+from cretta.paper import ablations, cost, main
 from cretta.paper.item import Item, paper_data
 from cretta.paper.measured import OMITTED, measured
 from cretta.paper.needs import missing
 from cretta.paper.prepare import prepare
 from cretta.paper.scale import FULL, QUICK, SCALES, SMOKE, Scale, scale
+from cretta.paper.shapes import comparison
 
-_DRAW = {**main.DRAW, **cost.DRAW, **ablations.DRAW, **buffers.DRAW}
+_DRAW = {**main.DRAW, **cost.DRAW, **ablations.DRAW}
 _ITEMS = {
     name: Item(
         name=name,
         title=record["title"],
         labels=tuple(record["labels"]),
-        draw=_DRAW[name],
+        draw=comparison if "rows" in record else _DRAW[name],
         remarks=tuple(record.get("remarks", ())),
     )
     for name, record in paper_data()["items"].items()

@@ -1,4 +1,4 @@
-"""CreTTA in other settings: Tables 5, 14, 15, 16, 17, 18, 19 and 22, Figures 4, 8 and 9."""
+"""CreTTA in other settings: Tables 16, 17 and 18, Figures 4, 8 and 9."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from cretta.paper.family import WORST
 from cretta.paper.item import Draw, Item, printed
 from cretta.paper.readings import Groups, Readings, Variant, with_base
 from cretta.paper.shapes import (
-    ACCURACY,
-    BENCHMARKS,
     BN_ADAPT,
-    CALIBRATION_ERROR,
     CRETTA,
     TEA,
     TENT,
     at_severity,
     by_severity,
     chart,
-    columns,
-    comparison,
     curves,
     domains,
     sweep,
@@ -182,15 +177,7 @@ def beta_panels(name: str, readings: Readings) -> Iterator[Panel]:
         yield sweep(readings, family.title, ("β", y), value, lines, logarithmic=True)
 
 
-_WORST = columns("worst", ACCURACY, CALIBRATION_ERROR)
-
 DRAW: dict[str, Draw] = {
-    "contrastive": comparison(
-        (Variant("w/ Contrastive Terms (CreTTA)"), WITHOUT_CONTRAST),
-        BENCHMARKS,
-        (*columns("worst", CALIBRATION_ERROR), *columns("average", CALIBRATION_ERROR)),
-        first="Objective",
-    ),
     "contrastive-batches": by_batch(
         (
             (Column("w/ contrastive", "Target energy", digits=4), CRETTA, values.energies),
@@ -198,16 +185,6 @@ DRAW: dict[str, Draw] = {
             (Column("w/ contrastive", "ECE", "lower"), CRETTA, values.calibration_errors),
             (Column("w/o contrastive", "ECE", "lower"), WITHOUT_CONTRAST, values.calibration_errors),
         )
-    ),
-    "source-model": comparison(
-        (CRETTA, Variant("w/o Source Model Term", options={"objective": "pairwise"})), BENCHMARKS, _WORST
-    ),
-    "uniform-weight": comparison((CRETTA, Variant("Uniform", options={"weighting": "uniform"})), BENCHMARKS, _WORST),
-    "pairs": comparison(
-        (Variant("CreTTA w/o CP"), Variant("CreTTA w/ CP", options={"pairs": "cartesian"})),
-        BENCHMARKS,
-        columns("worst", ACCURACY),
-        first="Pairs",
     ),
     "target-weight": by_batch(
         (

@@ -49,7 +49,7 @@ class Family:
     gradual: tuple[str, ...] = CORRUPTIONS
     """For gradual shift, which goes through all severities."""
     gradual_images: int | None = None
-    options: tuple[tuple[str, tuple[tuple[str, Scalar], ...]], ...] = ()
+    options: Mapping[str, Mapping[str, Scalar]] = dataclasses.field(default_factory=dict)
     """Over the presets, by method."""
     remarks: tuple[str, ...] = ()
     """What the paper leaves open about it, and what was chosen."""
@@ -83,7 +83,7 @@ class Family:
     ) -> Run:
         """Return one run; equal arguments give equal runs, whichever item asks for them."""
         preset, settings = settings_of(method, self.record.preset)
-        settings |= {**dict(dict(self.options).get(method, ())), **(options or {})}
+        settings |= {**self.options.get(method, {}), **(options or {})}
         # A value that the preset has anyway is left out, so that the run equals the one without it.
         known = get(method).presets[preset] if preset else {}
         changed = {name: value for name, value in settings.items() if name not in known or known[name] != value}

@@ -1,4 +1,4 @@
-"""The methods compared: Tables 1, 2, 3, 4, 9, 12 and 13, Figures 2, 3, 5, 6, 7, 10, 11 and 12."""
+"""The methods compared: Tables 2, 3, 4 and 13, Figures 2, 3, 5, 6, 7, 10, 11 and 12."""
 
 from __future__ import annotations
 
@@ -12,41 +12,25 @@ from cretta.data.pacs import DOMAINS
 from cretta.paper import values
 from cretta.paper.family import WORST
 from cretta.paper.item import Draw, Item, printed
-from cretta.paper.readings import Readings, Variant
+from cretta.paper.readings import Readings
 from cretta.paper.shapes import (
     ACCURACY,
     BENCHMARKS,
     CALIBRATION_ERROR,
-    CORRUPTION_ERROR,
     CRETTA,
-    SOURCE,
+    METHODS,
     TEA,
     TENT,
     at_severity,
     by_severity,
     cells_and_average,
     chart,
-    columns,
-    comparison,
     curves,
     sweep,
 )
 from cretta.paper.values import Value
 from cretta.report.content import Chart, Column, Row, Table
 
-METHODS = (
-    SOURCE,
-    Variant("BN Adapt", "bn_adapt", group="Normalization"),
-    Variant("PL", "pl", group="Pseudo labeling"),
-    Variant("SHOT", "shot", group="Pseudo labeling"),
-    Variant("TENT", "tent", group="Entropy minimization"),
-    Variant("ETA", "eta", group="Entropy minimization"),
-    Variant("EATA", "eata", group="Entropy minimization"),
-    Variant("SAR", "sar", group="Entropy minimization"),
-    Variant("AEA", "aea", group="Entropy minimization"),
-    Variant("TEA", "tea", group="Energy-based models"),
-    Variant("CreTTA", group="Energy-based models"),
-)
 THREE = (TENT, TEA, CRETTA)
 DELTAS = (10.0, 1.0, 0.1, 0.01)
 STAGES = ("Source (Q)", "1", "2", "3", "4", "5 (P)", "Source (Q) again")
@@ -62,7 +46,7 @@ def ece_by_severity(item: Item, readings: Readings) -> Iterator[Chart]:
                 (float(severity), readings.groups(family, variant, at_severity(severity, family.some)))
                 for severity in family.severities
             ]
-            for variant in METHODS
+            for variant in METHODS.values()
         }
         panel = sweep(readings, family.title, ("severity", "ECE, % ↓"), values.calibration_error, lines)
         yield chart(item, panel, family=family)
@@ -129,11 +113,10 @@ def non_iid(item: Item, readings: Readings) -> Iterator[Table]:
     """Draw accuracy by δ of the Dirichlet distribution, at severity 5."""
     family = readings.scale.family("cifar100-wide")
     streams = at_severity(WORST, family.some)
-    variants = {variant.label: variant for variant in METHODS}
     rows = []
     for label, numbers in printed(item.labels[0]).items():
         settings = [
-            readings.groups(family, variants[label], streams, stream="dirichlet", delta=delta) for delta in DELTAS
+            readings.groups(family, METHODS[label], streams, stream="dirichlet", delta=delta) for delta in DELTAS
         ]
         rows.append(Row(label, cells_and_average(readings, settings, values.accuracy, numbers)))
     titles = (*(f"δ = {delta:g}" for delta in DELTAS), "average")
@@ -174,20 +157,7 @@ def accuracy_at(stage: int) -> Value:
     return value
 
 
-_BOTH = (*columns("worst", ACCURACY, CALIBRATION_ERROR), *columns("average", ACCURACY, CALIBRATION_ERROR))
-
 DRAW: dict[str, Draw] = {
-    "main": comparison(
-        METHODS,
-        BENCHMARKS,
-        (
-            *columns("worst", CORRUPTION_ERROR, CALIBRATION_ERROR),
-            *columns("average", CORRUPTION_ERROR, CALIBRATION_ERROR),
-        ),
-        ablation=False,
-    ),
-    "accuracy": comparison(METHODS, BENCHMARKS, (*columns("clean", ACCURACY), *_BOTH), ablation=False),
-    "imagenet": comparison(THREE, ("imagenet",), _BOTH, ablation=False),
     "imagenet-batches": over_batches,
     "imagenet-corruptions": ece_by_corruption,
     "ece-severity": ece_by_severity,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -28,8 +28,8 @@ class Variant:
     label: str
     method: str = "cretta"
     options: Mapping[str, Scalar] = dataclasses.field(default_factory=dict)
-    buffer: Buffer | Callable[[Scale], Buffer] = dataclasses.field(default_factory=Buffer)
-    """The paper's by default: a tenth of the source images, drawn at random."""
+    buffer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of a Buffer, or the family of this scale whose images it has; by default the paper's buffer."""
     group: str = ""
     """Heading of its row in a table."""
 
@@ -60,7 +60,10 @@ class Readings:
         A stream is a domain, or a tuple of several. ``settings`` are further ones of :meth:`Family.run`.
         """
         settings |= {"method": variant.method, "options": variant.options}
-        settings["buffer"] = variant.buffer(self.scale) if callable(variant.buffer) else variant.buffer
+        buffer = dict(variant.buffer)
+        if "family" in buffer:
+            buffer["data"] = self.scale.family(buffer.pop("family")).data
+        settings["buffer"] = Buffer(**buffer)
         domains = [(stream,) if isinstance(stream, Domain) else stream for stream in streams]
         groups = [
             [family.run(*stream, seed=seed, **settings) for stream in domains]

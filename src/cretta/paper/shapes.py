@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from cretta.data.domains import CLEAN, Domain
 from cretta.paper import values
 from cretta.paper.family import WORST, Family
-from cretta.paper.item import Draw, Item, printed
+from cretta.paper.item import Item, paper_data, printed
 from cretta.paper.readings import Groups, Readings, Variant, with_base
 from cretta.paper.values import Curve, Value
 from cretta.report.content import Better, Cell, Chart, Column, Panel, Row, Table
@@ -18,11 +18,15 @@ Where = Literal["clean", "worst", "average"]
 """Clean images, severity 5, or the average over severities."""
 
 BENCHMARKS = ("cifar10", "cifar100", "tiny-imagenet")
-SOURCE = Variant("Source", "source")
-TENT = Variant("TENT", "tent")
-TEA = Variant("TEA", "tea")
-CRETTA = Variant("CreTTA")
-BN_ADAPT = Variant("BN Adapt", "bn_adapt")
+
+
+def _variants(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Variant]:
+    return {label: Variant(label, **record) for label, record in records.items()}
+
+
+METHODS = _variants(paper_data()["methods"])
+"""Those that the main tables compare, by label."""
+SOURCE, BN_ADAPT, TENT, TEA, CRETTA = (METHODS[label] for label in ("Source", "BN Adapt", "TENT", "TEA", "CreTTA"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,48 +52,36 @@ class Quantity:
 ACCURACY = Quantity("Acc", "higher", values.accuracy)
 CALIBRATION_ERROR = Quantity("ECE", "lower", values.calibration_error)
 CORRUPTION_ERROR = Quantity("mCE", "lower", values.corruption_error, base=SOURCE)
+QUANTITIES = {quantity.title: quantity for quantity in (ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR)}
 
 
-def columns(where: Where, *quantities: Quantity) -> tuple[tuple[Quantity, Where], ...]:
-    """Return the columns of a comparison that are about the same domains."""
-    return tuple((quantity, where) for quantity in quantities)
+def comparison(item: Item, readings: Readings) -> Iterator[Table]:
+    """Draw the table of an item that has rows in paper.toml: for each family the columns in the paper's order.
 
-
-def comparison(
-    variants: Sequence[Variant],
-    families: Sequence[str],
-    columns: Sequence[tuple[Quantity, Where]],
-    *,
-    first: str = "Method",
-    ablation: bool = True,
-) -> Draw:
-    """Draw a table: variants in rows, for each family the columns in the order in which the paper prints them.
-
-    The printed numbers are those of the item's first label. ``ablation``: it may be run on fewer corruptions than the
-    main tables.
+    The printed numbers are those of the item's first label.
     """
-
-    def draw(item: Item, readings: Readings) -> Iterator[Table]:
-        numbers = printed(item.labels[0])
-        cases = [(readings.scale.family(name), *column) for name in families for column in columns]
-        rows = [
-            Row(
-                variant.label,
-                tuple(
-                    quantity.cell(readings, variant, family, domains(family, where, ablation=ablation), number)
-                    for (family, quantity, where), number in zip(cases, numbers[variant.label], strict=True)
-                ),
-                variant.group,
-            )
-            for variant in variants
+    record = paper_data()["items"][item.name]
+    rows = METHODS if record["rows"] == "methods" else _variants(record["rows"])
+    ablation = not record.get("all_corruptions", False)
+    cases = [
+        (readings.scale.family(name), QUANTITIES[title], where)
+        for name in record.get("families", BENCHMARKS)
+        for where, titles in record["columns"].items()
+        for title in titles
+    ]
+    numbers = printed(item.labels[0])
+    lines = []
+    for label, variant in rows.items():
+        cells = [
+            quantity.cell(readings, variant, family, domains(family, where, ablation=ablation), number)
+            for (family, quantity, where), number in zip(cases, numbers[label], strict=True)
         ]
-        headings = [
-            Column(quantity.title, f"{family.title}, {_heading(family, where)}", quantity.better)
-            for family, quantity, where in cases
-        ]
-        yield Table(item.name, item.title, first, tuple(headings), tuple(rows))
-
-    return draw
+        lines.append(Row(label, tuple(cells), variant.group))
+    headings = [
+        Column(quantity.title, f"{family.title}, {_heading(family, where)}", quantity.better)
+        for family, quantity, where in cases
+    ]
+    yield Table(item.name, item.title, record.get("first", "Method"), tuple(headings), tuple(lines))
 
 
 def domains(family: Family, where: Where, *, ablation: bool = True) -> list[Domain]:
