@@ -17,7 +17,10 @@ from cretta.options import unknown
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """The images of a dataset, and how the paper runs it."""
+    """The images of a dataset, and how the paper runs it.
+
+    ``clean`` and ``training`` read or list the images once, however often they are called.
+    """
 
     name: str
     clean: Callable[[], ImageDataset]
@@ -33,11 +36,6 @@ class Benchmark:
     """The name under which methods have the paper's options for it, if they have some."""
     corruptions: str = "generated"
     """Whether corrupted images are generated, published, or none: the domains are not corruptions."""
-
-    def __post_init__(self) -> None:
-        # Read or listed once, however often they are requested.
-        for name in ("clean", "training"):
-            object.__setattr__(self, name, cache(getattr(self, name)))
 
     def images(self, domain: Domain) -> ImageDataset:
         """Return the images of any domain."""
@@ -77,7 +75,7 @@ def _registered(dataset: Dataset, root: Path | None, size: int | None) -> Benchm
     return Benchmark(
         dataset.name,
         clean,
-        partial(dataset.open, "train", root, size),
+        cache(partial(dataset.open, "train", root, size)),
         shifted,
         dataset.domains,
         dataset.batch_size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cretta.adapter import Adapter
 from cretta.bench.benchmarks import Benchmark, benchmark, is_folder
 from cretta.bench.fingerprint import fingerprint
-from cretta.bench.run import Buffer, Run
+from cretta.bench.run import Run
 from cretta.buffer import SourceBuffer
 from cretta.data import ImageDataset
 from cretta.data.dataset import Pixels, as_batch
@@ -70,10 +70,12 @@ class RunContext:
         self.device = torch.device(device)
         self._benchmarks: dict[tuple[str, int | None], Benchmark] = {(extra.name, None): extra for extra in benchmarks}
         self._opened = cache(lambda spec: open_model(spec, device=self.device))
-        self._buffer = lru_cache(CACHED_BUFFERS)(lambda run: self._sampled(run, run.buffer))
+        self._buffer = lru_cache(CACHED_BUFFERS)(lambda run: self._sampled(run))
         self._adapter = lru_cache(CACHED_ADAPTERS)(self._made_adapter)
         self._domains: OrderedDict[tuple[object, ...], DomainImages] = OrderedDict()
-        self._fingerprints: dict[tuple[object, ...], str] = {}
+        self._model_fingerprint = cache(lambda spec: _network_fingerprint(self.model(spec)))
+        self._target_fingerprint = cache(lambda domain, *data: fingerprint(self.benchmark(*data).images(domain)))
+        self._source_fingerprint = cache(lambda *inputs: fingerprint(self._source(*inputs)))
         self._keys: dict[Run, str] = {}
         self.operations: dict[tuple[object, ...], dict[str, float]] = {}
         """Operations of a step, by what they depend on."""
@@ -119,22 +121,22 @@ class RunContext:
         same = Run(data=run.data, size=run.size, domains=clean, model=model, buffer=run.buffer, seed=run.seed)
         return self._buffer(same)
 
-    def _sampled(self, run: Run, plan: Buffer) -> SourceBuffer:
-        images = self._source(run)
+    def _sampled(self, run: Run) -> SourceBuffer:
+        plan = run.buffer
+        images = self._source(run.data, run.size, plan.data, plan.split)
         model = self.model(run.model) if plan.select != "random" else None
         # A share of the images, or a number of them, at most all.
         size = plan.size if plan.size < 1 else min(int(plan.size), len(images))
         return SourceBuffer.sample(images, size=size, select=plan.select, model=model, seed=run.seed)
 
-    def _source(self, run: Run) -> ImageDataset:
-        """Return the images that the buffer is drawn from; those of another benchmark get the size of the run's own."""
-        plan = run.buffer
-        chosen = self.benchmark(run.data, run.size)
-        if plan.data and plan.data != run.data:
+    def _source(self, data: str, size: int | None, other: str, split: str) -> ImageDataset:
+        """Return the images that a buffer is drawn from; those of another benchmark get the size of the run's own."""
+        chosen = self.benchmark(data, size)
+        if other and other != data:
             side = chosen.clean()[0][0].shape[0]
-            fixed = plan.data in DATASETS and not DATASETS[plan.data].resizable
-            chosen = self.benchmark(plan.data, None if fixed else side)
-        return chosen.training() if plan.split == "train" else chosen.clean()
+            fixed = other in DATASETS and not DATASETS[other].resizable
+            chosen = self.benchmark(other, None if fixed else side)
+        return chosen.training() if split == "train" else chosen.clean()
 
     def adapter(self, run: Run) -> Adapter[Any]:
         """Return the adapter of the run, in its initial state.
@@ -181,30 +183,16 @@ class RunContext:
 
     def input_fingerprints(self, run: Run) -> dict[str, str]:
         """Return what the names of the run refer to: fingerprints of weights and images, and a preset's options."""
-        target = self.benchmark(run.data, run.size)
-        fingerprints = {
-            "model": self._fingerprint(("model", run.model), lambda: _network_fingerprint(self.model(run.model))),
-            "corruptions": target.corruptions,
-        }
+        corruptions = self.benchmark(run.data, run.size).corruptions
+        fingerprints = {"model": self._model_fingerprint(run.model), "corruptions": corruptions}
         for domain in dict.fromkeys((*run.domains, *((Domain(CLEAN),) if run.clean_after else ()))):
-            images = self._domain_fingerprint(run, domain)
-            fingerprints["target" if domain.name == CLEAN else f"target {domain}"] = images
-        method = get(run.method)
+            name = "target" if domain.name == CLEAN else f"target {domain}"
+            fingerprints[name] = self._target_fingerprint(domain, run.data, run.size)
         if run.preset is not None:
-            fingerprints["preset"] = json.dumps(method.preset_options(run.preset), sort_keys=True)
+            fingerprints["preset"] = json.dumps(get(run.method).preset_options(run.preset), sort_keys=True)
         if _reads_source(run):
-            inputs = ("source", run.data, run.size, run.buffer.data, run.buffer.split)
-            fingerprints["source"] = self._fingerprint(inputs, lambda: fingerprint(self._source(run)))
+            fingerprints["source"] = self._source_fingerprint(run.data, run.size, run.buffer.data, run.buffer.split)
         return fingerprints
-
-    def _domain_fingerprint(self, run: Run, domain: Domain) -> str:
-        images = self.benchmark(run.data, run.size).images
-        return self._fingerprint(("target", run.data, run.size, domain), lambda: fingerprint(images(domain)))
-
-    def _fingerprint(self, inputs: tuple[object, ...], compute: Callable[[], str]) -> str:
-        if inputs not in self._fingerprints:
-            self._fingerprints[inputs] = compute()
-        return self._fingerprints[inputs]
 
 
 def _reads_source(run: Run) -> bool:

@@ -15,8 +15,9 @@ from torch import Tensor
 from cretta import streams
 from cretta.adapter import Adapter
 from cretta.bench.context import DomainImages, RunContext
-from cretta.bench.result import BatchRow, batch_row, rows_of, table_of
+from cretta.bench.result import BatchRow, Result, batch_row, rows_of, table_of
 from cretta.bench.run import Run
+from cretta.bench.store import provenance
 from cretta.data.domains import CLEAN, Domain
 from cretta.errors import StateError
 from cretta.metrics import count_operations, peak_meter
@@ -29,17 +30,6 @@ COUNTED = 20
 """Images with which operations are counted: a share of them, such as a fifth, is mostly a whole number."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Executed:
-    """What a run gave."""
-
-    rows: tuple[BatchRow, ...]
-    clean_after: float | None
-    """Accuracy on clean images after the stream, if the run asks for it."""
-    peak_bytes: int
-    """Peak memory of a step: of the second batch that the model adapts to, or of the first if there is no other."""
-
-
 def execute(
     run: Run,
     context: RunContext,
@@ -47,10 +37,11 @@ def execute(
     progress: Callable[[BatchRow], None] = lambda row: None,
     unfinished: Path | None = None,
     save_every: float = SAVE_EVERY,
-) -> Executed:
-    """Take the adapter of the run through its stream.
+) -> Result:
+    """Take the adapter of the run through its stream, and return what it did.
 
-    ``unfinished`` is the folder in which a long run saves its rows and state, and from which it continues.
+    ``unfinished`` is the folder in which a long run saves its rows and state, and from which it continues. Peak memory
+    is that of the second batch that the model adapts to, or of the first if there is no other.
     """
     domains = [context.domain(run, name) for name in run.domains]
     model = context.adapter(run)
@@ -82,7 +73,15 @@ def execute(
         if journal is not None and due:
             journal.append(table_of(rows[new:]), model.save, Position(len(rows), {"peak": str(peak)}))
             new, saved = len(rows), time.monotonic()
-    return Executed(tuple(rows), _clean_after(run, model, context), peak)
+    clean_after = _clean_after(run, model, context)
+    return Result(
+        key=context.key(run),
+        run=run,
+        rows=tuple(rows),
+        clean_after=clean_after,
+        cost={**operations_of(run, context), "peak_megabytes": peak / 2**20},
+        provenance=provenance(context.input_fingerprints(run), context.device),
+    )
 
 
 def operations_of(run: Run, context: RunContext) -> dict[str, float]:

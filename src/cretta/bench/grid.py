@@ -6,14 +6,15 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cretta.bench.benchmarks import Benchmark
 from cretta.bench.context import RunContext
-from cretta.bench.execute import SAVE_EVERY, execute, operations_of
+from cretta.bench.execute import SAVE_EVERY, execute
 from cretta.bench.result import BatchRow, Result
 from cretta.bench.run import Run, Scalar
-from cretta.bench.store import Store, provenance
+from cretta.bench.store import Store
 from cretta.data.corruptions import SEVERITIES
 from cretta.data.domains import CLEAN, Domain
 from cretta.errors import OptionError
@@ -72,8 +73,10 @@ def expand(
     benchmark.
     """
     streams = _streams(stream, _domains(shifts, severities or (5,), benchmark), severities)
+    own = benchmark.preset
+    presets = {name: own if preset is None and own in get(name).presets else preset for name in options}
     methods = [
-        dataclasses.replace(base, method=name, preset=_preset(name, preset, benchmark), options=tuple(values.items()))
+        dataclasses.replace(base, method=name, preset=presets[name], options=tuple(values.items()))
         for name, combinations in options.items()
         for values in combinations
     ]
@@ -110,12 +113,6 @@ def _streams(stream: str, domains: Sequence[Domain], severities: Sequence[int] |
     if stream in ("continual", "mixed"):
         return [tuple(domains)]
     return [(domain,) for domain in domains]
-
-
-def _preset(method: str, preset: str | None, benchmark: Benchmark) -> str | None:
-    if preset is None and benchmark.preset in get(method).presets:
-        return benchmark.preset
-    return preset
 
 
 def run_all(
@@ -160,29 +157,12 @@ def _result(
             # It may have been finished between the first look and the claim.
             result = store.get(key)
             if result is None:
-                result = _compute(run, key, store, context, listener, save_every)
+                listener.begins(run, context.images(run))
+                progress, unfinished = partial(listener.batch, run), store.unfinished(key)
+                result = execute(run, context, progress=progress, unfinished=unfinished, save_every=save_every)
                 store.put(result)
                 listener.ends(run, result, stored=False)
                 return result
     store.forget(key)  # a process that was killed after it had saved the result leaves its unfinished parts
     listener.ends(run, result, stored=True)
     return result
-
-
-def _compute(run: Run, key: str, store: Store, context: RunContext, listener: Listener, save_every: float) -> Result:
-    listener.begins(run, context.images(run))
-    done = execute(
-        run,
-        context,
-        progress=lambda row: listener.batch(run, row),
-        unfinished=store.unfinished(key),
-        save_every=save_every,
-    )
-    return Result(
-        key=key,
-        run=run,
-        rows=done.rows,
-        clean_after=done.clean_after,
-        cost={**operations_of(run, context), "peak_megabytes": done.peak_bytes / 2**20},
-        provenance=provenance(context.input_fingerprints(run), context.device),
-    )
