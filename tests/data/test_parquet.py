@@ -2,6 +2,7 @@ import json
 import pickle
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def test_sizes_are_fitted_as_those_of_files(tmp_path: Path) -> None:
     column = [png(number, 50 + number, 60) for number in range(4)]
     path = write(tmp_path / "own.parquet", column)
     for options in ({"size": 32}, {"size": (20, 30)}, {"size": 32, "shorter": 32}):
-        from_rows = parquet_file(path, label=None, **options)
+        from_rows = replace(parquet_file(path, label=None), **options)
         from_files = image_folder(tmp_path, labeled=False)
         fitted = type(from_files)("own", from_files.files, from_files.labels, (), **options)
         assert np.array_equal(from_rows.read(range(4)), fitted.read(range(4)))
@@ -95,7 +96,7 @@ def test_sizes_are_fitted_as_those_of_files(tmp_path: Path) -> None:
         parquet_file(path, label=None, size=0)
 
 
-def test_parts_in_a_folder_or_a_list(tmp_path: Path) -> None:
+def test_parts_in_a_folder(tmp_path: Path) -> None:
     for number in range(12):
         write(tmp_path / f"part-{number}.parquet", [ENCODED[2 * number], ENCODED[2 * number + 1]], [number, number])
     (tmp_path / "notes.txt").write_text("no images")
@@ -103,10 +104,6 @@ def test_parts_in_a_folder_or_a_list(tmp_path: Path) -> None:
     assert dataset.name == tmp_path.name
     assert dataset.labels.tolist() == [number // 2 for number in range(24)]
     assert np.array_equal(dataset.read(range(24)), expected(range(24)))
-    some = parquet_file([tmp_path / "part-3.parquet", str(tmp_path / "part-1.parquet")], name="two", domain="home")
-    assert (some.name, some.domain) == ("two", "home")
-    assert some.labels.tolist() == [3, 3, 1, 1]
-    assert np.array_equal(some.read([0, 3]), expected([6, 3]))
 
 
 def test_labels_as_names(tmp_path: Path) -> None:
@@ -141,9 +138,9 @@ def test_names_that_hugging_face_wrote(tmp_path: Path) -> None:
     # As test sets are published whose labels are kept back.
     path = hugging_face(tmp_path / "own.parquet", [-1, -1], ["truck", "bird"])
     assert (parquet_file(path, image="img", label="fine", classes=["bird"]).labels == -1).all()
-    other = hugging_face(tmp_path / "other.parquet", [0], ["bird", "truck"])
+    hugging_face(tmp_path / "other.parquet", [0], ["bird", "truck"])
     with pytest.raises(StateError, match="disagree on what the labels in 'fine' mean"):
-        parquet_file([path, other], image="img", label="fine")
+        parquet_file(tmp_path, image="img", label="fine")
 
 
 def test_numbers_with_names_given_or_without_labels(tmp_path: Path) -> None:
@@ -173,19 +170,20 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return groups
 
 
-@pytest.mark.parametrize("memory", [0, 4 * 5000, 2**20])
+@pytest.mark.parametrize("memory", [1, 4 * 5000, 2**20])
 @pytest.mark.parametrize("row_group_size", [5, 10])
 def test_each_row_group_is_read_once_in_any_order_and_in_bounded_memory(
-    tmp_path: Path, reads: list[tuple[str, int]], row_group_size: int, memory: int
+    tmp_path: Path, reads: list[tuple[str, int]], row_group_size: int, memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(parquet_rows, "MEMORY", memory)
     for part in range(3):
         write(tmp_path / f"{part}.parquet", ENCODED[10 * part : 10 * part + 10], row_group_size=row_group_size)
-    rows = parquet_file(tmp_path, label=None, memory=memory).rows
+    rows = parquet_file(tmp_path, label=None).rows
     for row in np.random.default_rng(0).integers(0, 30, 400).tolist():
         assert rows[row] == ENCODED[row]
-        assert rows.bytes_in_memory <= memory
     assert sorted(reads) == [(f"{part}.parquet", group) for part in range(3) for group in range(10 // row_group_size)]
-    assert (rows._file is None) == (memory == 2**20)
+    # In memory, the file has no name.
+    assert (rows._file.name is None) == (memory == 2**20)
 
 
 def test_a_row_group_is_read_when_one_of_its_rows_is(tmp_path: Path, reads: list[tuple[str, int]]) -> None:
@@ -196,18 +194,20 @@ def test_a_row_group_is_read_when_one_of_its_rows_is(tmp_path: Path, reads: list
     assert reads == [("1.parquet", 1)]
 
 
-def test_repeated_images_do_not_outgrow_memory(tmp_path: Path) -> None:
+def test_repeated_images_do_not_outgrow_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_rows, "MEMORY", 100_000)
     # A dictionary makes the file far smaller than its content.
     path = write(tmp_path / "own.parquet", [ENCODED[0]] * 3000)
-    rows = parquet_file(path, label=None, memory=100_000).rows
+    rows = parquet_file(path, label=None).rows
     assert rows[2999] == ENCODED[0]
-    assert rows.bytes_in_memory <= 100_000
+    assert rows._file.name is not None
 
 
-@pytest.mark.parametrize("memory", [0, 10_000, 2**28])
-def test_the_images_do_not_depend_on_the_memory(tmp_path: Path, memory: int) -> None:
+@pytest.mark.parametrize("memory", [1, 10_000, 2**28])
+def test_the_images_do_not_depend_on_the_memory(tmp_path: Path, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_rows, "MEMORY", memory)
     path = write(tmp_path / "own.parquet", struct(ENCODED), [0] * 30, row_group_size=8)
-    dataset = parquet_file(path, memory=memory)
+    dataset = parquet_file(path)
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(30).tolist()
         assert np.array_equal(dataset.read(order, workers=4), expected(order))
@@ -217,9 +217,10 @@ def _first(dataset: ImageDataset) -> int:
     return int(dataset[3][0].sum())
 
 
-def test_other_processes_read_too(tmp_path: Path) -> None:
+def test_other_processes_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_rows, "MEMORY", 1)
     path = write(tmp_path / "own.parquet", ENCODED, [0] * 30)
-    dataset = parquet_file(path, memory=0)
+    dataset = parquet_file(path)
     assert _first(dataset) == pixels(3).sum()
     copy = pickle.loads(pickle.dumps(dataset))
     assert np.array_equal(copy.read(range(30)), expected(range(30)))
@@ -234,12 +235,15 @@ def test_no_room_for_the_temporary_file(tmp_path: Path, monkeypatch: pytest.Monk
         def write(self, content: Any) -> int:
             raise OSError(28, "No space left on device")
 
-    path = write(tmp_path / "own.parquet", ENCODED, [0] * 30)
-    dataset = parquet_file(path, memory=0)
+    monkeypatch.setattr(parquet_rows, "MEMORY", sum(map(len, ENCODED[:20])))
+    path = write(tmp_path / "own.parquet", ENCODED, [0] * 30, row_group_size=10)
+    dataset = parquet_file(path)
+    assert np.array_equal(dataset[0][0], pixels(0))
     with monkeypatch.context() as patch:
-        patch.setattr(tempfile, "TemporaryFile", Full)
+        patch.setattr(tempfile, "TemporaryFile", lambda **options: Full())
         with pytest.raises(StateError, match=r"No space left on device.*TMPDIR"):
-            dataset[0]
+            dataset.read(range(30), workers=1)
+    assert np.array_equal(dataset.read(range(30)), expected(range(30)))
 
 
 def test_a_buffer_takes_rows(tmp_path: Path) -> None:
@@ -267,18 +271,20 @@ def test_labels_that_are_none(tmp_path: Path, labels: list[Any]) -> None:
         parquet_file(write(tmp_path / "own.parquet", ENCODED[:2], labels))
 
 
-def test_holes(tmp_path: Path) -> None:
+def test_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "own.parquet", ENCODED[:3], [0, 1, None])
     with pytest.raises(StateError, match=r"own\.parquet, row 2 has no label \(NULL\)"):
         parquet_file(path)
-    first = write(tmp_path / "first.parquet", ENCODED[:3], [0, 1, 0])
-    for number, column in enumerate(([ENCODED[0], None, b""], struct([ENCODED[0], None, b""]))):
-        path = write(tmp_path / f"{number}.parquet", column, [0, 0, 0])
-        for memory in (0, 2**20):
-            dataset = parquet_file([first, path], memory=memory)
+    for column in ([ENCODED[0], None, b""], struct([ENCODED[0], None, b""])):
+        (tmp_path / "parts").mkdir(exist_ok=True)
+        write(tmp_path / "parts" / "1.parquet", ENCODED[:3], [0, 1, 0])
+        write(tmp_path / "parts" / "2.parquet", column, [0, 0, 0])
+        for memory in (1, 2**20):
+            monkeypatch.setattr(parquet_rows, "MEMORY", memory)
+            dataset = parquet_file(tmp_path / "parts")
             assert np.array_equal(dataset[3][0], pixels(0))
             for row in (1, 2):
-                with pytest.raises(StateError, match=rf"{number}\.parquet, row {row}, holds no image"):
+                with pytest.raises(StateError, match=rf"2\.parquet, row {row}, holds no image"):
                     dataset[3 + row]
     path = write(tmp_path / "own.parquet", pa.array([None, {"bytes": ENCODED[1]}]), [0, 0])
     assert np.array_equal(parquet_file(path)[1][0], pixels(1))
@@ -316,12 +322,8 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 def test_nothing_to_read_from(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"holds no \.parquet files"):
         parquet_file(tmp_path)
-    with pytest.raises(OptionError, match="list of Parquet files is empty"):
-        parquet_file([])
     empty = write(tmp_path / "own.parquet", pa.array([], pa.binary()), pa.array([], pa.int64()))
     with pytest.raises(StateError, match="holds no rows"):
         parquet_file(empty)
-    whole = write(tmp_path / "whole.parquet", ENCODED[:2], [0, 1])
-    assert len(parquet_file([empty, whole])) == 2
-    with pytest.raises(OptionError, match="memory=-1"):
-        parquet_file(whole, memory=-1)
+    write(tmp_path / "whole.parquet", ENCODED[:2], [0, 1])
+    assert len(parquet_file(tmp_path)) == 2

@@ -72,7 +72,6 @@ def test_tiny_imagenet_c(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (dataset.name, dataset.domain) == ("tiny-imagenet-c", "glass_blur/2")
     assert dataset.labels.tolist() == [0, 1, 2]
     assert dataset.read(range(3))[:, 0, 0, 0].tolist() == [2, 0, 1]
-    assert tiny_imagenet_c(root, "glass_blur", 2, wnids=["n0", *sorted(WNIDS)]).labels.tolist() == [1, 2, 3]
     with pytest.raises(OptionError, match="unknown corruption 'glass'"):
         tiny_imagenet_c(root, "glass", 2)
     with pytest.raises(OptionError, match="severity must be an integer from 1 to 5, got 6"):

@@ -25,8 +25,6 @@ def image_folder(
     *,
     labeled: bool | None = None,
     classes: Sequence[str] | None = None,
-    name: str | None = None,
-    domain: str = "",
     size: Size = None,
 ) -> FileDataset:
     """Return the images in ``<class>/…`` folders, or all images of a folder without labels (-1).
@@ -46,12 +44,12 @@ def image_folder(
                 "labels, or labeled=True to take those in folders."
             )
         labeled = not flat
-    name = name or root.resolve().name
+    name = root.resolve().name
     if not labeled:
         files = tuple(images_below(root))
         if not files:
             raise StateError(f"{root} holds no images ({_EXTENSIONS}): give another folder.")
-        return FileDataset(name, files, np.full(len(files), -1, np.int64), (), domain, size)
+        return FileDataset(name, files, np.full(len(files), -1, np.int64), (), "", size)
     if not folders and flat:
         raise StateError(
             f"{root} holds images ({len(flat)}) and no class folders, so there are no labels: move the images into one "
@@ -64,7 +62,7 @@ def image_folder(
         classes = class_names(listed)
     names = tuple(child.name for child in folders) if classes is None else tuple(classes)
     files, labels = class_folders(root, names, require_all=classes is None)
-    return FileDataset(name, files, labels, names, domain, size)
+    return FileDataset(name, files, labels, names, "", size)
 
 
 def class_file(folder: str | Path) -> Path | None:
@@ -99,10 +97,7 @@ def labeled_csv(
     table: str | Path,
     *,
     classes: Sequence[str] | int | None = None,
-    name: str | None = None,
-    domain: str = "",
     size: Size = None,
-    shorter: int | None = None,
 ) -> FileDataset:
     """Return the images of a folder that a CSV file lists in the columns ``file`` and ``label``, in its order.
 
@@ -116,33 +111,21 @@ def labeled_csv(
     # Names may be digits ("3", "8"): labels that are all names are not integers.
     if all(label.isdecimal() for label in written) and not set(written) <= set(names):
         names = names or numbered(max(map(int, written)) + 1)
-        numbers = {label: int(label) for label in written if int(label) < len(names)}
+        labels, _ = number_names([str(int(label)) for label in written], numbered(len(names)), path)
     else:
-        names = names or tuple(sorted(set(written)))
-        numbers = {label: number for number, label in enumerate(names)}
-    unknown = sorted(set(written) - set(numbers))
-    if unknown:
-        raise StateError(f"{path}: label {some(unknown)} is not one of the {len(names)} classes ({some(names)}).")
+        labels, names = number_names(written, names, path)
     files = tuple(root / file for file, _ in rows)
     missing = [str(file) for file in files if not file.is_file()]
     if missing:
         raise StateError(f"{path} lists {len(missing)} images that are not there, such as {missing[0]}: restore them.")
-    labels = np.asarray([numbers[label] for label in written], np.int64)
-    return FileDataset(name or path.stem, files, labels, names, domain, size, shorter)
+    return FileDataset(path.stem, files, labels, names, "", size)
 
 
-def numpy_file(
-    path: str | Path,
-    labels: str | Path | Sequence[int] | NDArray[Any] | None = None,
-    *,
-    classes: Sequence[str] | None = None,
-    name: str | None = None,
-    domain: str = "",
-) -> ArrayDataset:
+def numpy_file(path: str | Path, labels: str | Path | None = None) -> ArrayDataset:
     """Return the images uint8 (N, H, W, 3) of a .npy file, mapped into memory, or of a .npz file with ``images``.
 
-    ``labels`` are integers or another .npy file; by default the ``labels`` of the .npz file, or -1 for all. Classes
-    without names are named by their number.
+    ``labels`` is another .npy file, of integers; by default the ``labels`` of the .npz file, or -1 for all. Classes are
+    named by their number.
     """
     file = Path(path)
     if file.suffix not in (".npy", ".npz"):
@@ -150,24 +133,19 @@ def numpy_file(
     images, stored = _archived(file) if file.suffix == ".npz" else (mapped(file), None)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         raise StateError(f"{file} holds {images.dtype} of shape {images.shape}: expected images, uint8 (N, H, W, 3).")
-    if isinstance(labels, str | Path):
-        values = integer_labels(mapped(Path(labels)), str(labels))
-    elif labels is not None or stored is not None:
-        values = integer_labels(stored if labels is None else labels, f"labels of {file}")
-    else:
-        values = np.full(len(images), -1, np.int64)
+    if labels is not None:
+        stored = mapped(Path(labels))
+    values = np.full(len(images), -1, np.int64) if stored is None else integer_labels(stored, str(labels or file))
     if len(values) != len(images):
         raise StateError(f"{file} holds {len(images)} images, but there are {len(values)} labels: give one per image.")
-    if classes is None:
-        classes = numbered(int(values.max(initial=-1)) + 1)
-    return ArrayDataset(name or file.stem, images, values, tuple(classes), domain)
+    return ArrayDataset(file.stem, images, values, numbered(int(values.max(initial=-1)) + 1))
 
 
-def existing_folder(folder: str | Path) -> Path:
-    """Return ``folder`` as a path; raise if there is no such folder."""
+def existing_folder(folder: str | Path, remedy: str = "a folder that exists") -> Path:
+    """Return ``folder`` as a path; raise if there is no such folder: ``remedy`` says what to give."""
     root = Path(folder)
     if not root.is_dir():
-        raise StateError(f"{root} is {'a file' if root.exists() else 'not there'}: give a folder that exists.")
+        raise StateError(f"{root} is {'a file' if root.exists() else 'not there'}: give {remedy}.")
     return root
 
 
@@ -230,6 +208,16 @@ def mapped(file: Path) -> NDArray[Any]:
 def numbered(count: int) -> tuple[str, ...]:
     """Return names for classes that have none: "0", "1", …."""
     return tuple(str(label) for label in range(count))
+
+
+def number_names(written: Sequence[str], classes: Sequence[str] | None, source: Path) -> tuple[Labels, tuple[str, ...]]:
+    """Number names of classes as in ``classes``, by default in alphabetical order; return labels and classes."""
+    order = tuple(classes or sorted(set(written)))
+    unknown = sorted(set(written) - set(order))
+    if unknown:
+        raise StateError(f"{source}: label {some(unknown)} is not one of the {len(order)} classes ({some(order)}).")
+    numbers = {name: number for number, name in enumerate(order)}
+    return np.asarray([numbers[name] for name in written], np.int64), order
 
 
 def some(names: Sequence[str]) -> str:

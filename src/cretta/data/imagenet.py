@@ -16,31 +16,14 @@ TINY_CLASSES = 200
 TinySplit = Literal["train", "val"]
 
 
-def imagenet_validation(
-    folder: str | Path, *, wnids: Sequence[str] | None = None, size: Size = 224, shorter: int | None = None
-) -> FileDataset:
-    """Return the validation set in class folders: ``<folder>/<wnid>/*.JPEG``. Classes are numbered by sorted wnid.
-
-    If only a part of the classes has folders, ``wnids`` must list all in order: the folders alone would give other
-    numbers.
-    """
-    root = existing_folder(folder)
-    names = _wnids(root, wnids, CLASSES)
-    files, labels = class_folders(root, names, require_all=wnids is None)
-    return FileDataset("imagenet", files, labels, names, "", size, shorter)
+def imagenet_validation(folder: str | Path, *, size: Size = 224) -> FileDataset:
+    """Return the validation set in class folders: ``<folder>/<wnid>/*.JPEG``. Classes are numbered by sorted wnid."""
+    return _all_classes("imagenet", existing_folder(folder), CLASSES, "", size)
 
 
-def imagenet_c(
-    root: str | Path,
-    corruption: str,
-    severity: int = 5,
-    *,
-    wnids: Sequence[str] | None = None,
-    size: Size = None,
-    shorter: int | None = None,
-) -> FileDataset:
+def imagenet_c(root: str | Path, corruption: str, severity: int = 5, *, size: Size = None) -> FileDataset:
     """Return a domain of ImageNet-C, ``<root>/<corruption>/<severity>/<wnid>/*.JPEG``; its images have 224 px."""
-    return _corrupted("imagenet-c", CLASSES, root, corruption, severity, wnids, size, shorter)
+    return _corrupted("imagenet-c", CLASSES, root, corruption, severity, size)
 
 
 def tiny_imagenet(root: str | Path, split: TinySplit = "val", *, size: Size = None) -> FileDataset:
@@ -66,45 +49,27 @@ def tiny_imagenet(root: str | Path, split: TinySplit = "val", *, size: Size = No
     return FileDataset("tiny-imagenet", files, labels, names, "", size)
 
 
-def tiny_imagenet_c(
-    root: str | Path, corruption: str, severity: int = 5, *, wnids: Sequence[str] | None = None, size: Size = None
-) -> FileDataset:
+def tiny_imagenet_c(root: str | Path, corruption: str, severity: int = 5, *, size: Size = None) -> FileDataset:
     """Return a domain of Tiny-ImageNet-C, in the layout of :func:`imagenet_c`."""
-    return _corrupted("tiny-imagenet-c", TINY_CLASSES, root, corruption, severity, wnids, size)
+    return _corrupted("tiny-imagenet-c", TINY_CLASSES, root, corruption, severity, size)
 
 
-def _corrupted(
-    name: str,
-    classes: int,
-    root: str | Path,
-    corruption: str,
-    severity: int,
-    wnids: Sequence[str] | None,
-    size: Size,
-    shorter: int | None = None,
-) -> FileDataset:
+def _corrupted(name: str, classes: int, root: str | Path, corruption: str, severity: int, size: Size) -> FileDataset:
     domain = domain_name(corruption, severity)
-    folder = existing_folder(root) / corruption / str(severity)
-    if not folder.is_dir():
-        raise StateError(f"{folder} is not there: give the folder that holds <corruption>/<severity>/<class>/.")
-    names = _wnids(folder, wnids, classes)
-    files, labels = class_folders(folder, names, require_all=wnids is None)
-    return FileDataset(name, files, labels, names, domain, size, shorter)
+    folder = existing_folder(Path(root, domain), "the folder that holds <corruption>/<severity>/<class>/")
+    return _all_classes(name, folder, classes, domain, size)
 
 
-def _wnids(folder: Path, wnids: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """Return ``wnids``, or the sorted names of the class folders."""
-    if wnids is not None:
-        if len(set(wnids)) != len(wnids):
-            raise OptionError("wnids names a class twice: give each once.")
-        return tuple(wnids)
-    names = tuple(path.name for path in subfolders(folder))
-    if len(names) != count:
+def _all_classes(name: str, folder: Path, count: int, domain: str, size: Size) -> FileDataset:
+    """Return the images of class folders; raise if a class is missing, because the others would get its number."""
+    wnids = tuple(path.name for path in subfolders(folder))
+    if len(wnids) != count:
         raise StateError(
-            f"{folder} holds {len(names)} class folders, not {count}: give the folder that holds them all, or, for a "
-            f"part of them, wnids= with all {count} in order."
+            f"{folder} holds {len(wnids)} class folders, not {count}: give the folder that holds them all, or read a "
+            f"part of them with image_folder and classes= with all {count} in order."
         )
-    return names
+    files, labels = class_folders(folder, wnids, require_all=True)
+    return FileDataset(name, files, labels, wnids, domain, size)
 
 
 def _lines(file: Path) -> list[str]:

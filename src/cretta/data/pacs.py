@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cretta.data.dataset import FileDataset, Size
 from cretta.data.folder import class_folders, existing_folder
-from cretta.errors import OptionError, StateError
+from cretta.errors import OptionError
 
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
@@ -14,8 +14,6 @@ def pacs_domain(root: str | Path, domain: str, *, size: Size = None) -> FileData
     """Return one domain of PACS, ``<root>/<domain>/<class>/…``; the original images have 227 px, so pass a ``size``."""
     if domain not in DOMAINS:
         raise OptionError(f"domain={domain!r}: give one of {', '.join(DOMAINS)}.")
-    folder = existing_folder(root) / domain
-    if not folder.is_dir():
-        raise StateError(f"{folder} is not there: give the folder that holds {', '.join(DOMAINS)}.")
+    folder = existing_folder(Path(root, domain), f"the folder that holds {', '.join(DOMAINS)}")
     files, labels = class_folders(folder, CLASSES, require_all=True)
     return FileDataset("pacs", files, labels, CLASSES, domain, size)

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cretta.data.dataset import DecodedDataset, Labels, Pixels, Size, is_integer
-from cretta.data.folder import natural, numbered, some
-from cretta.data.parquet_rows import MEMORY, ParquetRows, Part
-from cretta.errors import OptionError, StateError
+from cretta.data.dataset import DecodedDataset, Labels, Pixels, Size
+from cretta.data.folder import natural, number_names, numbered, some
+from cretta.data.parquet_rows import ParquetRows, Part
+from cretta.errors import StateError
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,50 +46,38 @@ class ParquetDataset(DecodedDataset):
 
 
 def parquet_file(
-    path: str | Path | Sequence[str | Path],
+    path: str | Path,
     *,
     image: str = "image",
     label: str | None = "label",
     classes: Sequence[str] | None = None,
-    name: str | None = None,
-    domain: str = "",
     size: Size = None,
-    shorter: int | None = None,
-    memory: int = MEMORY,
 ) -> ParquetDataset:
-    """Return the images of a Parquet file, of several files in this order, or of all .parquet files of a folder.
+    """Return the images of a Parquet file, or of all .parquet files of a folder.
 
     The column ``image`` holds encoded images (PNG, JPEG, …) as bytes, or as Hugging Face's struct of ``bytes`` and
     ``path``. The column ``label`` holds integers or names; ``label=None`` reads images without labels (-1). Names are
     numbered in alphabetical order, or as in ``classes``. Integers are named by the file's Hugging Face features if it
-    has some, by ``classes``, or by themselves; if both name them, ``classes`` sets the order. ``size`` and ``shorter``
-    are those of :class:`FileDataset`.
+    has some, by ``classes``, or by themselves; if both name them, ``classes`` sets the order. ``size`` is that of
+    :class:`FileDataset`.
 
-    A row group is read when one of its images is. Encoded images stay in memory up to ``memory`` bytes; the others are
-    copied to a temporary file.
+    A row group is read when one of its images is. Encoded images stay in memory, or in a temporary file if they are
+    large.
     """
-    if not is_integer(memory, 0):
-        raise OptionError(f"memory={memory!r}: give a number of bytes, such as {MEMORY}.")
-    files = _files(path)
+    files = _files(Path(path))
     parts = [_part(file, image) for file in files]
-    rows = ParquetRows(parts, memory)
+    rows = ParquetRows(parts)
     if len(rows) == 0:
         raise StateError(f"{files[0]} holds no rows: give a file with images.")
     if label is None:
         labels, names = np.full(len(rows), -1, np.int64), tuple(classes or ())
     else:
         labels, names = _labels(parts, label, None if classes is None else tuple(classes))
-    source = Path(path) if isinstance(path, str | Path) else files[0]
-    default = source.resolve().name if source.is_dir() else source.stem
-    return ParquetDataset(name or default, rows, labels, names, domain, size, shorter)
+    source = Path(path).resolve()
+    return ParquetDataset(source.name if source.is_dir() else source.stem, rows, labels, names, "", size)
 
 
-def _files(path: str | Path | Sequence[str | Path]) -> list[Path]:
-    if not isinstance(path, str | Path):
-        if len(path) == 0:
-            raise OptionError("the list of Parquet files is empty: give at least one.")
-        return list(map(Path, path))
-    folder = Path(path)
+def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return [folder]
     files = [file for file in folder.iterdir() if file.suffix == ".parquet" and file.name[0] != "."]
@@ -161,14 +149,7 @@ def _labels(parts: Sequence[Part], label: str, classes: tuple[str, ...] | None) 
                 f"{parts[0].path}: labels run from {labels.min()} to {labels.max()}, for {len(names)} named classes."
             )
         written = [names[number] for number in written]
-    order = tuple(sorted(set(written))) if classes is None else classes
-    unknown = sorted(set(written) - set(order))
-    if unknown:
-        raise StateError(
-            f"{parts[0].path}: label {some(unknown)} is not one of the {len(order)} classes ({some(order)}): name all."
-        )
-    numbers = {name: number for number, name in enumerate(order)}
-    return np.asarray([numbers[name] for name in written], np.int64), order
+    return number_names(written, classes, parts[0].path)
 
 
 def _values(part: Part, column: str) -> list[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from cretta.errors import StateError
 
 MEMORY = 256 * 2**20
-"""Default for the bytes of encoded images in memory."""
+"""Bytes of encoded images that are held in memory; with more, all are moved to a temporary file."""
 
 _BATCH = 16 * 2**20
 """Approximate bytes that are read from a file at once."""
@@ -37,30 +37,26 @@ class ParquetRows:
     """Values by row number, counted through all parts.
 
     A Parquet file gives a single row only by reading its row group from the beginning, so each row group is read once,
-    at the first access to one of its rows. Values stay in memory up to ``memory`` bytes in total; after that they are
-    copied to a temporary file, from which rows are read in any order.
+    at the first access to one of its rows. Values are copied one after the other to memory or to a temporary file, from
+    which rows are read in any order.
     """
 
-    def __init__(self, parts: Sequence[Part], memory: int = MEMORY) -> None:
-        self.parts, self.memory = tuple(parts), memory
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
         self._groups = [(part, number) for part in self.parts for number in range(part.footer.num_row_groups)]
         counts = [part.footer.row_group(number).num_rows for part, number in self._groups]
         self._starts: list[int] = [0, *accumulate(counts)]
+        self._process, self._lock = os.getpid(), threading.Lock()
         self._clear()
 
     def _clear(self) -> None:
-        self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._values: dict[int, list[bytes | slice | None]] = {}
-        """The values of each row group that was read, or where they are in the temporary file."""
-        self.bytes_in_memory = 0
-        self._file: IO[bytes] | None = None
+        self._spans: dict[int, list[tuple[int, int] | None]] = {}
+        """Start and length of each value in the file, by row group; None for NULL."""
+        self._file = tempfile.SpooledTemporaryFile(MEMORY)  # noqa: SIM115  (open as long as its owner lives)
+        weakref.finalize(self, self._file.close)
 
-    def __getstate__(self) -> tuple[tuple[Part, ...], int]:
-        return self.parts, self.memory
-
-    def __setstate__(self, state: tuple[tuple[Part, ...], int]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ParquetRows, (self.parts,)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -75,37 +71,34 @@ class ParquetRows:
         """Return the value of a row, None where it is NULL; from any thread."""
         if self._process != os.getpid():
             # After a fork, the position in the open file is shared with the parent process.
+            self._process, self._lock = os.getpid(), threading.Lock()
             self._clear()
         group = self._group_of(row)
         with self._lock:
-            if group not in self._values:
-                self._values[group] = [self._store(value) for value in _read(*self._groups[group])]
-            value = self._values[group][row - self._starts[group]]
-            if isinstance(value, slice):
-                assert self._file is not None
-                self._file.seek(value.start)
-                return self._file.read(value.stop - value.start)
-            return value
+            if group not in self._spans:
+                self._spans[group] = [self._store(value) for value in _read(*self._groups[group])]
+            span = self._spans[group][row - self._starts[group]]
+            if span is None:
+                return None
+            self._file.seek(span[0])
+            return self._file.read(span[1])
 
     def _group_of(self, row: int) -> int:
         return bisect_right(self._starts, row) - 1
 
-    def _store(self, value: bytes | None) -> bytes | slice | None:
-        if value is None or self.bytes_in_memory + len(value) <= self.memory:
-            self.bytes_in_memory += len(value or b"")
-            return value
+    def _store(self, value: bytes | None) -> tuple[int, int] | None:
+        if value is None:
+            return None
         try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as its owner lives)
-                weakref.finalize(self, self._file.close)
             start = self._file.seek(0, os.SEEK_END)
             self._file.write(value)
         except OSError as error:
+            self._clear()  # what was in memory can be lost
             raise StateError(
                 f"{tempfile.gettempdir()} cannot take the images that do not fit into memory ({error}): free some "
                 "space there, or name another folder in the environment variable TMPDIR."
             ) from error
-        return slice(start, start + len(value))
+        return start, len(value)
 
 
 def _read(part: Part, number: int) -> Iterator[bytes | None]:
