@@ -74,7 +74,7 @@ def test_numbers_of_ones_own_and_the_threads_of_torch(clean: ArrayDataset, threa
             backwards = corrupt(images[::-1], "snow", 2, indices=np.arange(40, dtype=np.uint8)[::-1], workers=workers)
             assert np.array_equal(backwards[::-1], whole)
     far = corrupt(images[:1], "snow", 2, indices=[2**32 - 1])
-    assert np.array_equal(far, corrupt(images[:1], "snow", 2, start=2**32 - 1))
+    assert np.array_equal(far, corrupt(images[:1], "snow", 2, indices=[2**32 - 1]))
     assert not np.array_equal(far, whole[:1])
 
 
@@ -122,10 +122,10 @@ def test_images_of_different_sizes(tmp_path: Path) -> None:
     dataset = corrupted(image_folder(tmp_path), "gaussian_noise", 5)
     for number, image in enumerate(pixels):
         # The strength follows the size of each.
-        assert np.array_equal(dataset[number][0], corrupt(image[None], "gaussian_noise", 5, start=number)[0])
+        assert np.array_equal(dataset[number][0], corrupt(image[None], "gaussian_noise", 5, indices=[number])[0])
         assert np.array_equal(dataset.read([number])[0], dataset[number][0])
     fixed = corrupted(image_folder(tmp_path), "gaussian_noise", 5, parameters="cifar")
-    expected = corrupt(pixels[2][None], "gaussian_noise", 5, start=2, parameters="cifar")[0]
+    expected = corrupt(pixels[2][None], "gaussian_noise", 5, indices=[2], parameters="cifar")[0]
     assert np.array_equal(fixed[2][0], expected)
     with pytest.raises(OptionError, match="differ in size"):
         dataset.read([0, 1])
@@ -165,7 +165,6 @@ def test_frost_without_its_photographs_raises_before_an_image_is_read(
         ({"indices": [True, False, True]}, "indices are bool"),
         ({"indices": [0, 1, -1]}, "indices run from -1 to 1"),
         ({"indices": [0, 1, 2**32]}, f"to {2**32}: give numbers from 0 to {2**32 - 1}"),
-        ({"indices": [0, 1, 2], "start": 1}, "start=1 and indices are both set"),
         ({"workers": 0}, "workers must be an integer from 1"),
     ],
 )

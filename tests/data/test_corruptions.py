@@ -149,7 +149,7 @@ def test_pixelate_is_what_pillow_does() -> None:
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_corruptions_agree_with_the_slow_ones_given_the_same_draws(name: str, severity: int) -> None:
     images = natural(2)
-    corrupted = corrupt(images, name, severity, seed=7, start=3)
+    corrupted = corrupt(images, name, severity, seed=7, indices=range(3, 3 + len(images)))
     for index, image in enumerate(images):
         draws = Draws(7, name, severity, [3 + index])
         slow = expected(name, image, PARAMETER_SETS["cifar"][name][severity - 1], draws)
@@ -224,8 +224,8 @@ def test_an_image_is_the_same_in_every_batch(name: str, severity: int) -> None:
     # More than the 32 images that a thread takes at once.
     images = natural(41)
     whole = corrupt(images, name, severity, seed=3)
-    assert (corrupt(images[27:38], name, severity, seed=3, start=27) == whole[27:38]).all()
-    assert (corrupt(images[40:], name, severity, seed=3, start=40) == whole[40:]).all()
+    assert (corrupt(images[27:38], name, severity, seed=3, indices=range(27, 38)) == whole[27:38]).all()
+    assert (corrupt(images[40:], name, severity, seed=3, indices=range(40, len(images))) == whole[40:]).all()
 
 
 @pytest.mark.parametrize("name", ["elastic_transform", "snow", "zoom_blur", "defocus_blur"])
@@ -235,7 +235,7 @@ def test_a_large_image_is_the_same_in_every_batch_and_on_one_thread(name: str) -
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        alone = corrupt(images[2:], name, 1, parameters="imagenet", start=2)
+        alone = corrupt(images[2:], name, 1, parameters="imagenet", indices=range(2, len(images)))
     finally:
         torch.set_num_threads(threads)
     assert (alone[0] == whole[2]).all()
@@ -387,7 +387,6 @@ def test_frost_without_its_photographs_says_what_to_install(monkeypatch: pytest.
         ({"severity": 2.5}, "severity must be an integer from 1 to 5, got 2.5"),
         ({"severity": True}, "severity must be an integer from 1 to 5, got True"),
         ({"seed": -1}, "seed must be an integer from 0"),
-        ({"start": -1}, "start must be an integer from 0"),
         ({"parameters": "cifar10"}, "unknown parameter set 'cifar10'; choose one of cifar, tiny, imagenet"),
     ],
 )

@@ -12,7 +12,7 @@ from PIL import Image
 
 from cretta.data import ArrayDataset, corrupt, corrupted, embedded, image_folder, numpy_file
 from cretta.data.corruptions import photographs
-from cretta.data.make import make_arrays, make_files, make_folder
+from cretta.data.make import Maker
 from cretta.data.output import MANIFEST
 from cretta.errors import OptionError, StateError
 from processes import ENVIRONMENT, LONG
@@ -39,8 +39,8 @@ def tree(folder: Path) -> dict[str, bytes]:
 def test_arrays_are_those_of_numpy_with_the_severities_one_after_the_other(tmp_path: Path) -> None:
     source = clean()
     heard: list[tuple[str, int, int]] = []
-    made = make_arrays(
-        source, tmp_path / "out", corruptions=["fog", "snow", "fog"], seed=3, progress=lambda *each: heard.append(each)
+    made = Maker(corruptions=["fog", "snow", "fog"], seed=3, progress=lambda *call: heard.append(call)).arrays(
+        source, tmp_path / "out"
     )
     assert (made.new, made.present, made.sources) == (400, 0, 40)
     for name in ("fog", "snow"):
@@ -58,7 +58,7 @@ def test_arrays_are_those_of_numpy_with_the_severities_one_after_the_other(tmp_p
 
 def test_more_images_than_are_made_at_once(tmp_path: Path) -> None:
     test = embedded("test")
-    make_arrays(test, tmp_path / "out", corruptions=["impulse_noise"])
+    Maker(corruptions=["impulse_noise"]).arrays(test, tmp_path / "out")
     made = np.load(tmp_path / "out" / "impulse_noise.npy")
     for severity in (1, 5):
         assert np.array_equal(
@@ -68,27 +68,27 @@ def test_more_images_than_are_made_at_once(tmp_path: Path) -> None:
 
 def test_a_second_call_makes_only_what_is_missing(tmp_path: Path) -> None:
     source, out = clean(), tmp_path / "out"
-    make_arrays(source, out, corruptions=["fog"])
+    Maker(corruptions=["fog"]).arrays(source, out)
     os.utime(out / "fog.npy", (0, 0))
-    made = make_arrays(source, out, corruptions=["fog", "contrast"])
+    made = Maker(corruptions=["fog", "contrast"]).arrays(source, out)
     assert (made.new, made.present) == (200, 200)
     assert (out / "fog.npy").stat().st_mtime_ns == 0
-    make_arrays(source, tmp_path / "once", corruptions=["contrast", "fog"], workers=3)
+    Maker(corruptions=["contrast", "fog"], workers=3).arrays(source, tmp_path / "once")
     assert tree(out) == tree(tmp_path / "once")
     for options, message in (
         ({"seed": 1}, "seed was 0 and is 1"),
         ({"parameters": "tiny"}, 'parameters was null and is "tiny"'),
     ):
         with pytest.raises(StateError, match=message):
-            make_arrays(source, out, corruptions=["fog"], **options)
+            Maker(corruptions=["fog"], **options).arrays(source, out)
     with pytest.raises(StateError, match="source was"):
-        make_arrays(clean(41), out, corruptions=["fog"])
+        Maker(corruptions=["fog"]).arrays(clean(41), out)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_files_are_the_corrupted_dataset_to_the_bit(tmp_path: Path, workers: int) -> None:
     source = photos(tmp_path / "photos")
-    made = make_folder(source, corruptions=["fog", "glass_blur"], severities=[2, 5], seed=1, workers=workers)
+    made = Maker(corruptions=["fog", "glass_blur"], severities=[2, 5], seed=1, workers=workers).folder(source)
     assert (made.folder, made.new, made.present) == (tmp_path / "photos-C", 80, 0)
     for name in ("fog", "glass_blur"):
         for severity in (2, 5):
@@ -103,7 +103,7 @@ def test_files_are_the_corrupted_dataset_to_the_bit(tmp_path: Path, workers: int
 
 def test_jpeg_keeps_names_and_comes_close(tmp_path: Path) -> None:
     source = photos(tmp_path / "photos")
-    out = make_folder(source, tmp_path / "out", corruptions=["brightness"], severities=[3], format="jpeg").folder
+    out = Maker(corruptions=["brightness"], severities=[3]).folder(source, tmp_path / "out", format="jpeg").folder
     names = {path.relative_to(out / "brightness/3").as_posix() for path in out.rglob("*.*") if path.name != MANIFEST}
     assert {"cat/2.JPEG", "cat/0.jpg", "dog/1.JPEG"} <= names
     assert len(names) == 20
@@ -120,19 +120,19 @@ def test_jpeg_keeps_names_and_comes_close(tmp_path: Path) -> None:
 
 def test_images_scaled_first_or_only_some(tmp_path: Path) -> None:
     source = photos(tmp_path / "photos")
-    scaled = make_folder(source, tmp_path / "scaled", corruptions=["contrast"], severities=[1], size=16, images=3)
+    scaled = Maker(corruptions=["contrast"], severities=[1]).folder(source, tmp_path / "scaled", size=16, images=3)
     assert (scaled.new, scaled.sources) == (3, 3)
     read = image_folder(scaled.folder / "contrast" / "1")
     assert np.array_equal(read.read(range(3)), corrupted(image_folder(source, size=16), "contrast", 1).read(range(3)))
     with pytest.raises(OptionError, match="images=21: give an integer from 1 to 20"):
-        make_folder(source, tmp_path / "more", corruptions=["contrast"], images=21)
+        Maker(corruptions=["contrast"]).folder(source, tmp_path / "more", images=21)
 
 
 def test_images_without_classes_and_at_any_depth(tmp_path: Path) -> None:
     for name in ("10.png", "9.png", "deep/er/1.png"):
         (tmp_path / "mix" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(embedded("test").images[0]).save(tmp_path / "mix" / name)
-    out = make_folder(tmp_path / "mix", corruptions=["snow"], severities=[1]).folder
+    out = Maker(corruptions=["snow"], severities=[1]).folder(tmp_path / "mix").folder
     assert {name for name in tree(out) if name != MANIFEST} == {f"snow/1/{name}" for name in tree(tmp_path / "mix")}
     expected = corrupted(image_folder(tmp_path / "mix", labeled=False), "snow", 1)
     made = image_folder(out / "snow" / "1", labeled=False)
@@ -145,21 +145,23 @@ def test_invalid_options_raise_before_any_work(tmp_path: Path, monkeypatch: pyte
         ({"corruptions": ["rain"]}, "unknown corruption 'rain'"),
         ({"corruptions": []}, "give at least one of each"),
         ({"severities": [1, 6]}, "severity must be an integer from 1 to 5, got 6"),
-        ({"format": "gif"}, "format='gif': give one of png, jpeg"),
         ({"parameters": "huge"}, "unknown parameter set 'huge'"),
-        ({"output": source / "inside"}, "give an output beside it"),
     ]
     for options, message in wrong:
         with pytest.raises(OptionError, match=message):
-            make_folder(source, **{"output": out, "corruptions": ["fog"], **options})
+            Maker(**{"corruptions": ["fog"], **options}).folder(source, out)
+    with pytest.raises(OptionError, match="format='gif': give one of png, jpeg"):
+        Maker(["fog"]).folder(source, out, format="gif")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="give an output beside it"):
+        Maker(["fog"]).folder(source, source / "inside")
     Image.new("RGB", (4, 4)).save(source / "cat" / "0.bmp")
     with pytest.raises(OptionError, match=r"cat/0\.bmp and cat/0\.png would both become cat/0\.png: rename"):
-        make_folder(source, out, corruptions=["fog"])
+        Maker(corruptions=["fog"]).folder(source, out)
     monkeypatch.setattr(metadata, "files", lambda name: [])
     photographs._originals.cache_clear()
     photographs._scaled.cache_clear()
     with pytest.raises(OptionError, match=r'pip install "cretta\[data\]"'):
-        make_arrays(clean(), out, corruptions=["fog", "frost"])
+        Maker(corruptions=["fog", "frost"]).arrays(clean(), out)
     assert not out.exists()
     assert not (source / "inside").exists()
 
@@ -168,7 +170,7 @@ def test_a_broken_source_stops_the_work_and_is_named(tmp_path: Path) -> None:
     source = photos(tmp_path / "photos")
     (source / "dog" / "1.JPEG").write_bytes(b"no image")
     with pytest.raises(StateError, match=r"1\.JPEG cannot be read as an image"):
-        make_folder(source, tmp_path / "out", corruptions=["fog"], severities=[1])
+        Maker(corruptions=["fog"], severities=[1]).folder(source, tmp_path / "out")
     for name, content in tree(tmp_path / "out").items():
         assert len(content) > 100, name
 
@@ -178,7 +180,7 @@ def test_a_broken_source_stops_the_work_and_is_named(tmp_path: Path) -> None:
 MAKE = """
 import sys
 from cretta.data import embedded
-from cretta.data.make import make_arrays, make_folder
+from cretta.data.make import Maker
 from processes import signal_at, signal_in
 """
 
@@ -197,17 +199,15 @@ def test_killed_amid_arrays_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """In the third of five severities of the third array."""
     names = ["contrast", "brightness", "impulse_noise", "snow"]
     out = tmp_path / "out"
-    killed(
-        "make_arrays(embedded('train'), sys.argv[1], corruptions=sys.argv[2:], progress=signal_at(13, 9))", out, *names
-    )
+    killed("Maker(sys.argv[2:], progress=signal_at(13, 9)).arrays(embedded('train'), sys.argv[1])", out, *names)
     present = [name for name in names if (out / f"{name}.npy").exists()]
     assert present == names[:2]
     for name in present:
         assert np.load(out / f"{name}.npy").shape == (5000, 32, 32, 3)
     source = embedded("train")
-    made = make_arrays(source, out, corruptions=names)
+    made = Maker(corruptions=names).arrays(source, out)
     assert (made.present, made.new) == (len(present) * 5000, (4 - len(present)) * 5000)
-    make_arrays(source, tmp_path / "once", corruptions=names, workers=2)
+    Maker(corruptions=names, workers=2).arrays(source, tmp_path / "once")
     assert tree(out) == tree(tmp_path / "once")
 
 
@@ -217,21 +217,21 @@ def test_killed_amid_files_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """As the 100th of 240 is written; the other thread may be at the 99th, or at none."""
     source, out = photos(tmp_path / "photos", 60), tmp_path / "out"
     options: dict[str, Any] = {"corruptions": ["snow", "fog"], "severities": [4, 5]}
-    script = "signal_in('PIL.Image:Image.save', 100, 9); make_folder(sys.argv[2], sys.argv[1], workers=2, "
-    killed(f"{script} **{options})", out, source)
+    script = "signal_in('PIL.Image:Image.save', 100, 9); Maker(workers=2, "
+    killed(f"{script} **{options}).folder(sys.argv[2], sys.argv[1])", out, source)
     there = list(out.rglob("*.png"))
     assert len(there) in (98, 99)
     for path in there:
         with Image.open(path) as image:
             image.load()
-    made = make_folder(source, out, **options)
+    made = Maker(**options).folder(source, out)
     assert (made.present, made.new) == (len(there), 240 - len(there))
-    make_folder(source, tmp_path / "once", workers=1, **options)
+    Maker(workers=1, **options).folder(source, tmp_path / "once")
     assert tree(out) == tree(tmp_path / "once")
 
 
 def test_paths_of_ones_own(tmp_path: Path) -> None:
     source = image_folder(photos(tmp_path / "photos"))
     paths = [f"n{label}/val_{index}.JPEG" for index, label in enumerate(source.labels)]
-    out = make_files(source, paths, tmp_path / "out", corruptions=["snow"], severities=[1], format="jpeg").folder
+    out = Maker(corruptions=["snow"], severities=[1]).files(source, paths, tmp_path / "out", format="jpeg").folder
     assert sorted(name for name in tree(out) if name != MANIFEST) == sorted(f"snow/1/{path}" for path in paths)

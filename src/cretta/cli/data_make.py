@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from cretta.cli.console import count, say
 from cretta.cli.data import data_app
@@ -59,7 +59,7 @@ def data_make(
     """
     from cretta.cli.progress import progress_bar
     from cretta.data.corruptions import CORRUPTIONS, SEVERITIES, VALIDATION_CORRUPTIONS
-    from cretta.data.make import PUBLISHED, Format, make_folder, make_published
+    from cretta.data.make import PUBLISHED, Format, Maker
     from cretta.data.registry import dataset_path
 
     corruptions = list(dict.fromkeys((corruption or list(CORRUPTIONS)) + list(VALIDATION_CORRUPTIONS) * validation))
@@ -74,20 +74,11 @@ def data_make(
         def show(domain: str, count: int, total: int) -> None:
             progress.update(task, advance=count, total=total, description=domain)
 
-        common: dict[str, Any] = {
-            "output": output,
-            "images": images,
-            "corruptions": corruptions,
-            "severities": severity or SEVERITIES,
-            "seed": seed,
-            "parameters": parameters,
-            "workers": workers,
-            "progress": show,
-        }
+        maker = Maker(corruptions, severity or SEVERITIES, seed, parameters, workers, show)
         if target in PUBLISHED:
-            made = make_published(target, root=root, format=cast("Format | None", format), **common)
+            made = maker.published(target, output, root=root, images=images, format=cast("Format | None", format))
         else:
-            made = make_folder(target, size=size, format=cast("Format", format or "png"), **common)
+            made = maker.folder(target, output, images=images, size=size, format=cast("Format", format or "png"))
     there = f", {made.present} {'was' if made.present == 1 else 'were'} there" if made.present else ""
     say(f"{count(made.new, 'image')} made{there}: {made.folder}")
     reader = READERS.get(target, READ_FOLDER)

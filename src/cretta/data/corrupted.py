@@ -1,11 +1,9 @@
 """A dataset whose images are corrupted when they are read."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from cretta.data.corruptions import check_corruption, corrupt
-from cretta.data.dataset import ImageDataset, Indices, Labels, Pixels
+from cretta.data.dataset import ImageDataset, Indices, Pixels
 from cretta.data.domains import domain_name
 
 
@@ -25,39 +23,21 @@ def corrupted(
     return CorruptedDataset(dataset, corruption, severity, seed, parameters)
 
 
-@dataclass(frozen=True, eq=False)
 class CorruptedDataset:
-    """The result of :func:`corrupted`. Name, labels and classes are those of the ``source``."""
+    """The result of :func:`corrupted`. Name, labels and classes are those of the ``source``.
 
-    source: ImageDataset
-    corruption: str
-    severity: int = 5
-    seed: int = 0
-    parameters: str | None = None
+    ``domain`` is corruption and severity, such as "fog/5", after the source's own if it has one: "sketch/fog/5".
+    """
 
-    def __post_init__(self) -> None:
-        check_corruption(self.corruption, self.severity, self.seed, self.parameters)
-
-    @property
-    def name(self) -> str:
-        """The source's name; the domain distinguishes both."""
-        return self.source.name
-
-    @property
-    def labels(self) -> Labels:
-        """The source's labels."""
-        return self.source.labels
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The source's classes."""
-        return self.source.classes
-
-    @property
-    def domain(self) -> str:
-        """Corruption and severity, such as "fog/5", after the source's own domain if it has one: "sketch/fog/5"."""
-        domain = domain_name(self.corruption, self.severity)
-        return f"{self.source.domain}/{domain}" if self.source.domain else domain
+    def __init__(
+        self, source: ImageDataset, corruption: str, severity: int = 5, seed: int = 0, parameters: str | None = None
+    ) -> None:
+        check_corruption(corruption, severity, seed, parameters)
+        self.source, self.corruption, self.severity = source, corruption, severity
+        self.seed, self.parameters = seed, parameters
+        self.name, self.labels, self.classes = source.name, source.labels, source.classes
+        domain = domain_name(corruption, severity)
+        self.domain = f"{source.domain}/{domain}" if source.domain else domain
 
     def __len__(self) -> int:
         return len(self.source)
@@ -65,17 +45,15 @@ class CorruptedDataset:
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
         # A negative index must give the same image.
         number = range(len(self))[index]
-        image, label = self.source[number]
-        return self._corrupt(image[None], [number])[0], label
+        return self.read([number], workers=1)[0], int(self.labels[number])
 
     def read(self, indices: Indices, *, workers: int | None = None) -> Pixels:
         """Return many corrupted images at once, uint8 (N, H, W, 3), on ``workers`` threads."""
-        images = self.source.read(indices, workers=workers)
-        return self._corrupt(images, indices, workers) if len(images) else images
-
-    def _corrupt(self, images: Pixels, indices: Indices, workers: int | None = None) -> Pixels:
+        images = np.ascontiguousarray(self.source.read(indices, workers=workers))
+        if len(images) == 0:
+            return images
         return corrupt(
-            np.ascontiguousarray(images),
+            images,
             self.corruption,
             self.severity,
             self.seed,

@@ -54,12 +54,3 @@ class Domain:
                 f"{SEVERITIES[-1]}, such as fog/5, or {CLEAN}."
             )
         return self.name, self.severity
-
-
-def parse_domain(domain: str) -> tuple[str, int]:
-    """Return the corruption and the severity of a domain.
-
-    >>> parse_domain("fog/5")
-    ('fog', 5)
-    """
-    return Domain.parse(domain).corruption

@@ -1,6 +1,5 @@
 """A folder that is filled file by file, by one process at a time, and continued after an interruption."""
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,7 @@ class Output:
         self.folder = Path(folder)
         self._manifest = Manifest(
             self.folder / MANIFEST,
-            json.loads(json.dumps(settings)),
+            settings,
             remedy=f"To start over, remove {folder} or give another output.",
             **{"made by": f"cretta {version('cretta')}"},
         )

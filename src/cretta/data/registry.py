@@ -12,7 +12,7 @@ from typing import Any
 from cretta.data.cifar import Split, cifar10, cifar100, cifar_c, embedded
 from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
 from cretta.data.dataset import FileDataset, ImageDataset
-from cretta.data.domains import parse_domain
+from cretta.data.domains import Domain
 from cretta.data.folder import image_folder, labeled_csv, subfolders
 from cretta.data.imagenet import imagenet_c, imagenet_validation, tiny_imagenet, tiny_imagenet_c
 from cretta.data.pacs import DOMAINS, pacs_domain
@@ -110,19 +110,19 @@ def _cifar(reader: Callable[[Path, Split], ImageDataset]) -> _Open:
     return lambda path, part, size: reader(path, "train" if part == "train" else "test")
 
 
-def _tiny_imagenet(path: Path, part: str, size: int | None) -> ImageDataset:
-    return tiny_imagenet(path, "train" if part == "train" else "val", size=_square(size))
-
-
 _OPEN: dict[str, _Open] = {
     "cifar10": _cifar(cifar10),
-    "cifar10-c": lambda path, domain, size: cifar_c(path, *parse_domain(domain)),
+    "cifar10-c": lambda path, domain, size: cifar_c(path, *Domain.parse(domain).corruption),
     "cifar100": _cifar(cifar100),
-    "cifar100-c": lambda path, domain, size: cifar_c(path, *parse_domain(domain)),
-    "tiny-imagenet": _tiny_imagenet,
-    "tiny-imagenet-c": lambda path, domain, size: tiny_imagenet_c(path, *parse_domain(domain), size=_square(size)),
+    "cifar100-c": lambda path, domain, size: cifar_c(path, *Domain.parse(domain).corruption),
+    "tiny-imagenet": lambda path, part, size: tiny_imagenet(
+        path, "train" if part == "train" else "val", size=_square(size)
+    ),
+    "tiny-imagenet-c": lambda path, domain, size: tiny_imagenet_c(
+        path, *Domain.parse(domain).corruption, size=_square(size)
+    ),
     "imagenet": lambda path, part, size: imagenet_validation(path, size=size or 224),
-    "imagenet-c": lambda path, domain, size: imagenet_c(path, *parse_domain(domain), size=size),
+    "imagenet-c": lambda path, domain, size: imagenet_c(path, *Domain.parse(domain).corruption, size=size),
     "pacs": lambda path, domain, size: pacs_domain(path, domain, size=_square(size or 224)),
 }
 
@@ -157,10 +157,6 @@ RELEASES: dict[str, Release] = {name: _release(name, **facts) for name, facts in
 """By name: what `cretta data get` gets."""
 
 
-def _open_release(published: Release) -> Opener:
-    return lambda split, root, size: published.open(published.path(root), split, size)
-
-
 def _open_imagenet(split: Split, root: Path | None, size: int | None) -> ImageDataset:
     """Open the validation set or the training set, or a sample of 1 000 classes.
 
@@ -189,10 +185,12 @@ def _open_pacs(source: str) -> Opener:
 def _dataset(name: str, facts: dict[str, Any]) -> Dataset:
     """Return the record of a table of datasets.toml."""
     clean, shifted = RELEASES.get(facts.get("clean", "")), RELEASES.get(facts.get("shifted", ""))
-    openers: dict[str, Opener] = {"embedded": lambda split, root, size: embedded(split), "imagenet": _open_imagenet}
-    opener = openers[name] if clean is None or name in openers else _open_release(clean)
-    fields = {key: _frozen(value) for key, value in facts.items()}
-    return Dataset(**(fields | {"clean": clean, "shifted": shifted}), name=name, open=opener)
+
+    def open_split(split: Split, root: Path | None, size: int | None) -> ImageDataset:
+        return embedded(split) if clean is None else clean.open(clean.path(root), split, size)
+
+    fields = {key: _frozen(value) for key, value in facts.items()} | {"clean": clean, "shifted": shifted}
+    return Dataset(**fields, name=name, open=_open_imagenet if name == "imagenet" else open_split)
 
 
 def _datasets() -> Iterator[Dataset]:

@@ -60,27 +60,24 @@ def corrupt(
     seed: int = 0,
     *,
     parameters: str | None = None,
-    start: int = 0,
     indices: Sequence[int] | NDArray[np.integer[Any]] | None = None,
     workers: int | None = None,
 ) -> Pixels:
     """Corrupt uint8 images (N, H, W, 3); the result has the same shape and type.
 
     `parameters` is "cifar", "tiny" or "imagenet"; without it the set follows the shorter side (below 48 px,
-    below 144 px, larger). `indices` are the images' own numbers, by default start, start + 1, …: an image depends on
-    the seed and on its number only, never on the batch, its order or the threads (`workers`, by default torch's):
+    below 144 px, larger). `indices` are the images' own numbers, by default 0, 1, …: an image depends on the
+    seed and on its number only, never on the batch, its order or the threads (`workers`, by default torch's):
 
     >>> images = np.zeros((8, 32, 32, 3), dtype=np.uint8)
     >>> corrupted = corrupt(images, "fog", severity=3)
-    >>> bool((corrupted[5:] == corrupt(images[5:], "fog", severity=3, start=5)).all())
-    True
     >>> bool((corrupted[[6, 2]] == corrupt(images[[6, 2]], "fog", severity=3, indices=[6, 2])).all())
     True
     """
     check_corruption(name, severity, seed, parameters)
     _check_images(images)
     count, height, width, _ = images.shape
-    numbers = _numbers(count, start, indices)
+    numbers = _numbers(count, indices)
     if workers is not None:
         _check_integer("workers", workers, 1, 2**16)
     function = _function(name)
@@ -152,13 +149,8 @@ def _check_integer(option: str, value: object, low: int, high: int) -> None:
         raise OptionError(f"{option} must be an integer from {low} to {high}, got {value!r}")
 
 
-def _numbers(count: int, start: int, indices: Sequence[int] | NDArray[np.integer[Any]] | None) -> NDArray[np.uint64]:
-    if indices is None:
-        _check_integer("start", start, 0, 2**32 - count)
-        return np.arange(start, start + count, dtype=np.uint64)
-    if start != 0:
-        raise OptionError(f"start={start!r} and indices are both set: set one of them")
-    array = np.asarray(indices)
+def _numbers(count: int, indices: Sequence[int] | NDArray[np.integer[Any]] | None) -> NDArray[np.uint64]:
+    array = np.arange(count) if indices is None else np.asarray(indices)
     if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
         raise OptionError(f"indices are {array.dtype} of shape {array.shape}: give {count} integers, one per image")
     if array.min() < 0 or array.max() >= 2**32:
