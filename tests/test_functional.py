@@ -349,7 +349,7 @@ def test_cycling_passes_gradients_to_every_use() -> None:
 
 
 def test_unknown_pairs_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"'all'.*'one_to_one' and 'cartesian'"):
+    with pytest.raises(OptionError, match=r"'all'.*'one_to_one' or 'cartesian'"):
         F.pair(torch.zeros(2), torch.zeros(2), "all")
 
 

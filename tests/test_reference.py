@@ -135,12 +135,11 @@ def net() -> nn.Sequential:
 
 
 def counted(model: Adapter[Any], statistics: str) -> list[int]:
-    """The sizes of the batches that pass the frozen source model φ from now on, but for its trial on two samples."""
+    """Return a list that gets the sizes of the batches that pass the frozen source model φ from now on."""
     sizes: list[int] = []
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if len(inputs[0]) > 2:
-            sizes.append(len(inputs[0]))
+        sizes.append(len(inputs[0]))
 
     model.frozen(statistics).module.register_forward_hook(hook)
     return sizes
@@ -153,7 +152,7 @@ def stream(batches: int, size: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("augment", ["none", "rotate"])
 def test_after_the_first_cycle_only_the_target_passes_the_source_model(augment: str) -> None:
-    model = adapt(net(), "cretta", buffer=SourceBuffer(images(10), augment=augment))
+    model = adapt(net(), "cretta", buffer=SourceBuffer(images(10), augment=augment), fuse=False)
     sizes = counted(model, "running")
     for x in stream(8, 4):
         model(x)
@@ -161,7 +160,7 @@ def test_after_the_first_cycle_only_the_target_passes_the_source_model(augment: 
 
 
 def test_a_larger_buffer_is_computed_block_by_block() -> None:
-    model = adapt(net(), "cretta", buffer=SourceBuffer(images(BLOCK + 16)))
+    model = adapt(net(), "cretta", buffer=SourceBuffer(images(BLOCK + 16)), fuse=False)
     sizes = counted(model, "running")
     for x in stream(12, 40):  # a cycle is two batches
         model(x)
@@ -169,7 +168,7 @@ def test_a_larger_buffer_is_computed_block_by_block() -> None:
 
 
 def test_a_reset_does_not_forget_what_cannot_change() -> None:
-    model = adapt(net(), "cretta", buffer=SourceBuffer(images(10)))
+    model = adapt(net(), "cretta", buffer=SourceBuffer(images(10)), fuse=False)
     sizes = counted(model, "running")
     for x in stream(3, 5):
         model(x)
@@ -178,7 +177,7 @@ def test_a_reset_does_not_forget_what_cannot_change() -> None:
 
 
 def test_with_batch_statistics_each_of_the_cycles_batches_is_computed_once() -> None:
-    model = adapt(net(), "cretta", buffer=SourceBuffer(images(6)), reference="batch")
+    model = adapt(net(), "cretta", buffer=SourceBuffer(images(6)), fuse=False, reference="batch")
     sizes = counted(model, "batch")
     for x in stream(9, 4):
         model(x)
@@ -187,7 +186,7 @@ def test_with_batch_statistics_each_of_the_cycles_batches_is_computed_once() -> 
 
 @pytest.mark.parametrize("objective", ["pairwise", "target"])
 def test_objectives_without_the_source_model_never_ask_it(objective: str) -> None:
-    model = adapt(net(), "cretta", buffer=SourceBuffer(images(10)), objective=objective)
+    model = adapt(net(), "cretta", buffer=SourceBuffer(images(10)), fuse=False, objective=objective)
     sizes = counted(model, "running")
     for x in stream(3, 4):
         model(x)
@@ -197,7 +196,7 @@ def test_objectives_without_the_source_model_never_ask_it(objective: str) -> Non
 def test_a_large_batch_passes_in_even_parts_where_samples_are_independent() -> None:
     (x,) = stream(1, 2 * BLOCK + 4)
     for reference, expected in (("running", [44, 44, 44]), ("batch", [2 * BLOCK + 4])):
-        model = adapt(net(), "cretta", buffer=SourceBuffer(images(10)), reference=reference)
+        model = adapt(net(), "cretta", buffer=SourceBuffer(images(10)), fuse=False, reference=reference)
         sizes = counted(model, reference)
         model(x)
         assert sizes[: len(expected)] == expected

@@ -407,7 +407,7 @@ def test_an_exported_program(tmp_path: Path) -> None:
         (["--size", "0"], "--size 0"),
         (["--order", "size"], "files, random"),
         (["--labels", "maybe"], "auto, no, yes"),
-        (["--labels", "yes", "--class-names", "cli_net.py"], "none of the"),
+        (["--labels", "yes", "--class-names", "cli_net.py"], "is not one of the 16 classes"),
         (["--class-names", "lost.txt"], "lost.txt"),
         (["--on-error", "cry"], "stop"),
         (["--device", "tpu"], "--device tpu"),

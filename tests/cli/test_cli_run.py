@@ -127,7 +127,7 @@ def test_streams(arguments: list[str], domains: tuple[str, ...], stream: str) ->
         (["--model", "nothing"], "nothing"),
         (["--preset", "mars"], "mars"),
         (["--option", "beta"], "--option beta: expected key=value"),
-        (["--images", "0"], "--images 0: must be"),
+        (["--images", "0"], "--images 0: expected an integer, at least 1"),
         (["--buffer", "0"], "a buffer of 0 images: give a share"),
     ],
 )
