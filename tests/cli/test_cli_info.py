@@ -38,8 +38,8 @@ def test_it_shows_whether_the_kernels_are_used_and_why_not(monkeypatch: pytest.M
 
 
 def test_it_shows_how_to_install_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info, "_is_installed", lambda package: package in ("ray", "fastapi"))
+    monkeypatch.setattr(info, "_is_installed", lambda package: package in ("imagecorruptions", "efficientnet_lite_pytorch"))
     shown = lines()
-    assert shown["extra ray"] == "installed"
-    assert shown["extra serve"] == "not installed: pip install 'cretta[serve]'"
-    assert not {"extra test", "extra lint", "extra docs"} & set(shown)
+    assert shown["extra data"] == "installed"
+    assert shown["extra imagenet"] == "not installed: pip install 'cretta[imagenet]'"
+    assert not {"extra test", "extra lint"} & set(shown)
