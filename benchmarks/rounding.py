@@ -87,8 +87,7 @@ def main() -> None:
                 for seed in range(batches):
                     x = images(size, seed)
                     double, plain, fast = run_exact(exact, x.double()), run(module, x), run(network, x)
-                    with kernels.disabled():
-                        rewritten = run(network, x)
+                    rewritten = run(kernels.without(network), x)
                     with kernels.compared() as errors:
                         run(network, x)
                     pairs = ((plain, double), (fast, double), (fast, plain), (rewritten, plain))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,17 @@ def test_a_reset_starts_counting_anew() -> None:
     textbook.assert_bits(model.state.snapshot(), model.initial)
     for x, logits in zip(stream, expected, strict=True):
         assert torch.equal(model(x), logits)
+
+
+def test_a_reset_by_the_guard_starts_a_new_cycle() -> None:
+    guard = cretta.Guard(action="reset", drift=1e-6, window=1)
+    model = cretta.adapt(textbook.small_net(), "tent", adapt_every=3, predict="after", guard=guard)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cretta.CollapseWarning)
+        for x in textbook.batches([8] * 3):
+            model(x)
+            assert "reset to the source model" in model.last.guard
+            textbook.assert_bits(model.state.snapshot(), model.initial)
 
 
 def test_a_batch_that_is_refused_does_not_count() -> None:

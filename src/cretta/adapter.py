@@ -208,7 +208,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
 
     def _build(self, net: nn.Module) -> None:
         """Set everything that depends on the network and its device, and the state to the beginning."""
-        vars(self)["net"] = net  # past nn.Module's registration: the user's network is not part of this module
+        self.net = net
         self._frozen: dict[str, Network] = {}
         learning = self._learning_names()
         if self.statistics != "running" and not any(norm_layers(net)) and compiled(net):
@@ -381,14 +381,13 @@ class Adapter(nn.Module, Generic[OptionsT]):
             begun = self.state.checkpoint()
             roll_monitor_back = self._monitor.checkpoint() if self._monitor is not None else None
             try:
-                start = self._start_of_episode() if self.options.episodic else begun
-                outcome = self._process(x, start, begun.cycle)
+                start = self._start(begun)
+                outcome = self._process(x, start, due=begun.cycle % self.options.adapt_every == 0)
                 record = self._record(x, outcome, start)
                 if self._step.out_of_range:
                     self.state.rollback(begun)
                     self._inputs.warn_far(x)
                 else:
-                    self.state.cycle = (begun.cycle + 1) % self.options.adapt_every if self.learnable.flat else 0
                     self._inputs.follow(x)
             except BaseException:
                 self.state.rollback(begun)
@@ -401,17 +400,23 @@ class Adapter(nn.Module, Generic[OptionsT]):
                 self._last_batch = x  # for export()
             return outcome.logits
 
-    def _start_of_episode(self) -> Checkpoint:
-        self.state.restore(self.initial)
+    def _start(self, begun: Checkpoint) -> Checkpoint:
+        """Begin an episode, count the batch, and return the moment to which a skipped step rolls back."""
+        if self.options.episodic:
+            self.state.restore(self.initial)
+        elif self.options.adapt_every == 1:
+            return begun
+        # Before the batch is processed: a reset within it begins a new cycle.
+        self.state.cycle = (begun.cycle + 1) % self.options.adapt_every if self.state.optimizer is not None else 0
         return self.state.checkpoint()
 
-    def _process(self, x: Tensor, start: Checkpoint, cycle: int) -> Outcome:
+    def _process(self, x: Tensor, start: Checkpoint, *, due: bool) -> Outcome:
         monitor = self._monitor
         before = self.state.snapshot() if monitor is not None and monitor.due else None
         if self.state.optimizer is None:
             with torch.no_grad():
                 outcome = self._only_predict(x, lambda: self.objective(x).logits)
-        elif cycle == 0:
+        elif due:
             outcome = self._adapt(x, start)
         else:
             outcome = self._only_predict(x, lambda: self._forward(x))
@@ -481,7 +486,8 @@ class Adapter(nn.Module, Generic[OptionsT]):
             seen = {} if isinstance(failure, NonFiniteStep) else self.state.average.seen
             self.state.rollback(start)
             self.state.average.seen = seen
-        value = loss.detach() if isinstance(loss, Tensor) else check.loss
+        # A method that skips the batch may have computed other gradients first; their loss is not the objective's.
+        value = loss.detach() if isinstance(loss, Tensor) else check.loss if loss is not None else None
         return Outcome(
             logits if failure is not None or after is None else after,
             value,
@@ -679,8 +685,11 @@ class Adapter(nn.Module, Generic[OptionsT]):
             "options": json.loads(json.dumps(options)),  # through JSON and back, like the saved ones
         }
 
-    # PyTorch's module interface. The copy of net is not registered as a child: it must stay in eval mode, and its
-    # frozen weights, which are net's own, must not be overwritten by load_state_dict.
+    # PyTorch's module interface. Neither net nor its copy is registered as a child: the copy must stay in eval mode,
+    # and its frozen weights, which are net's own, must not be overwritten by load_state_dict.
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # without nn.Module's registration, which takes long for each batch
 
     @property
     def device(self) -> torch.device:

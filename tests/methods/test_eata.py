@@ -322,6 +322,10 @@ def test_eata_keeps_nothing_and_pays_nothing() -> None:
     assert model.last.adapted
     golden.assert_skips(model, stream[1], NOTHING_KEPT)
     assert model.last.loss is None
+    # The cross-entropy for the Fisher information, computed in the first batch, is not the loss of the objective.
+    model = eata(net, entropy_margin=1e-9)
+    golden.assert_skips(model, stream[0], NOTHING_KEPT)
+    assert model.last.loss is None
 
 
 def test_eata_holds_on_to_the_source() -> None:

@@ -121,7 +121,7 @@ class Accelerator:
             network = rewrite(self._module, learns=self._learns, call=arguments.call)
             if isinstance(network, str):
                 return None, Backend("plain", f"{name} cannot be rewritten: {network}")
-            without_kernels = _without_kernels(network)
+            without_kernels = kernels.without(network)
             problem = difference(self.results(without_kernels, x, logits), expected)
         except Exception as error:  # tracing may have taken another branch; then the network is wrong
             return None, Backend("plain", f"the rewritten {name} raised {type(error).__name__}: {error}")
@@ -187,14 +187,6 @@ def gradient_error(results: list[Tensor], expected: list[Tensor]) -> float:
     # A gradient that cancels out is nothing but rounding: it is compared with the largest.
     errors = torch.stack(differences) / (norms + 1e-3 * norms.max()).clamp(min=1e-30)
     return float(errors.square().mean().sqrt())
-
-
-def _without_kernels(network: nn.Module) -> Callable[..., Any]:
-    def call(*args: Any, **named: Any) -> Any:
-        with kernels.disabled():
-            return network(*args, **named)
-
-    return call
 
 
 @contextmanager

@@ -11,10 +11,11 @@ import ctypes
 import functools
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -120,14 +121,17 @@ _disabled: ContextVar[bool] = ContextVar("disabled", default=False)
 _errors: ContextVar[list[float] | None] = ContextVar("errors", default=None)
 
 
-@contextmanager
-def disabled() -> Iterator[None]:
-    """Do not use the kernels in this block; a backward pass uses them if its forward pass did."""
-    token = _disabled.set(True)
-    try:
-        yield
-    finally:
-        _disabled.reset(token)
+def without(network: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a callable that runs ``network`` without the kernels; a backward pass uses them if its forward did."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        token = _disabled.set(True)
+        try:
+            return network(*args, **named)
+        finally:
+            _disabled.reset(token)
+
+    return call
 
 
 @contextmanager
@@ -164,13 +168,15 @@ _transformed: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 def can_convolve(layer: nn.Module, x: Tensor) -> bool:
     """True if :func:`convolve` computes ``layer(x)``, and its gradient with respect to ``x``."""
-    if not isinstance(layer, nn.Conv2d):
+    # Parameters last: an nn.Module looks them up slowly.
+    if not isinstance(layer, nn.Conv2d) or layer.kernel_size != (3, 3):
+        return False
+    outputs, inputs = layer.out_channels, layer.in_channels
+    if outputs % COLUMNS or inputs % COLUMNS:
         return False
     weight, bias = layer.weight, layer.bias
-    outputs, inputs, *kernel = weight.shape
     return (
-        kernel == [3, 3]
-        and outputs % COLUMNS == inputs % COLUMNS == 0
+        weight.shape == (outputs, inputs, 3, 3)
         and layer.stride == layer.padding == layer.dilation == (1, 1)
         and layer.groups == 1
         and layer.padding_mode == "zeros"

@@ -52,9 +52,9 @@ def batch_norm_relu(layer: BatchNorm, x: Tensor) -> Tensor:
 
 def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> Tensor:
     """Return ``layer(relu(norm(x)))``."""
-    frozen = not layer.weight.requires_grad and (layer.bias is None or not layer.bias.requires_grad)
     fast = kernels.can_convolve(layer, x) and kernels.can_batch_norm_relu(x, norm.weight, norm.bias)
-    if fast and frozen and torch.is_grad_enabled() and _accepts(norm, x):
+    frozen = fast and not any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
+    if frozen and torch.is_grad_enabled() and _accepts(norm, x):
         out: Tensor = _BatchNormReluConvolution.apply(x, norm.weight, norm.bias, norm, layer)  # type: ignore[no-untyped-call]
         return out
     return convolve(layer, batch_norm_relu(norm, x))
