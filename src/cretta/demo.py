@@ -30,11 +30,7 @@ SHIFTS = (
 )
 BUFFER = 1000
 GAP = Metric(
-    "gap",
-    "confidence − accuracy %",
-    "neither",
-    1,
-    lambda scores, result: 100 * (scores.confidence - scores.accuracy),
+    "confidence − accuracy %", "neither", 1, lambda scores, result: 100 * (scores.confidence - scores.accuracy)
 )
 CURVES = (dataclasses.replace(ACCURACY, digits=1), dataclasses.replace(CALIBRATION, digits=1), GAP)
 """The metrics of the figure; the table has the speed too."""

@@ -169,7 +169,7 @@ def test_wrong_numbers_of_bins_are_refused(bins: Any) -> None:
         lambda: Bins.from_confidence(torch.tensor([0.5]), torch.tensor([True]), bins),
         lambda: calibration_error(two([0.7]), labels_of([True]), bins),
     ):
-        with pytest.raises(OptionError, match=r"bins=.*: expected an integer of at least 1"):
+        with pytest.raises(OptionError, match=r"bins=.*: expected an integer, at least 1"):
             build()
 
 

@@ -279,7 +279,7 @@ def test_traced_and_exported_networks_count_too(form: str) -> None:
 
 @pytest.mark.parametrize("scale_to", [0, -1, 200.0, True, "200"])
 def test_wrong_scales(scale_to: Any) -> None:
-    with pytest.raises(OptionError, match=r"scale_to=.*an integer of at least 1"):
+    with pytest.raises(OptionError, match=r"scale_to=.*an integer, at least 1"):
         count_operations(adapter("source"), batch(), scale_to=scale_to)
 
 

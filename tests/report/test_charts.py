@@ -234,4 +234,4 @@ def test_wrong_charts_are_refused() -> None:
     with pytest.raises(OptionError, match="Allowed: pdf, png, svg"):
         render(chart(line("tent", 1)), "gif")
     with pytest.raises(OptionError, match="unknown format of figures"):
-        write_chart(chart(line("tent", 1)), "figure.gif")
+        write_chart(chart(line("tent", 1)), Path("figure.gif"))

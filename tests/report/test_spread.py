@@ -176,7 +176,7 @@ def test_batches_of_a_mixed_stream_are_of_one_domain() -> None:
 
 
 def test_accuracy_on_clean_images_afterwards_has_no_spread_over_batches() -> None:
-    clean = next(item for item in METRICS if item.name == "clean")
+    clean = next(item for item in METRICS if item.title == "clean after %")
     (shown,) = Group((made_result(clean_after=0.9),), "", "", "").cells([clean])
     assert (shown.value, shown.blocks) == (90.0, ())
 

@@ -12,9 +12,10 @@ from rich.console import Console
 
 from cretta.errors import OptionError
 from cretta.report.content import Cell, Column, Row, Table
+from cretta.report.files import check_formats, write_files
 from cretta.report.page.payload import table_payload
 from cretta.report.ranking import MEANING, marks
-from cretta.report.tables import csv, latex, markdown, write_table
+from cretta.report.tables import csv, latex, markdown
 from cretta.report.terminal import terminal
 
 
@@ -264,9 +265,8 @@ def test_a_row_that_does_not_fit_the_columns_is_told() -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    for form, ending in (("md", ".md"), ("latex", ".tex"), ("csv", ".csv")):
-        path = write_table(paper_table(), tmp_path, form)
-        assert path == tmp_path / f"main{ending}"
-        assert "CreTTA" in path.read_text(encoding="utf-8")
+    paths = write_files([paper_table()], tmp_path, *check_formats(None, None))
+    assert paths == [tmp_path / f"main{ending}" for ending in (".md", ".tex", ".csv")]
+    assert all("CreTTA" in path.read_text(encoding="utf-8") for path in paths)
     with pytest.raises(OptionError, match="Did you mean 'latex'"):
-        write_table(paper_table(), tmp_path, "latx")
+        check_formats(["latx"], None)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cretta.errors import BatchError, OptionError
+from cretta.options import check_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +41,13 @@ class Bins:
     @classmethod
     def empty(cls, bins: int = 10) -> Self:
         """Return bins without predictions, to add others to."""
-        _check_number(bins)
+        check_integer("bins", bins, at_least=1)
         return cls((0,) * bins, (0.0,) * bins, (0,) * bins)
 
     @classmethod
     def from_confidence(cls, confidence: Tensor, correct: Tensor, bins: int = 10) -> Self:
         """Sort predictions by their confidence (N,); ``correct`` (N,) says which of them are correct."""
-        _check_number(bins)
+        check_integer("bins", bins, at_least=1)
         confidence, correct = confidence.detach().cpu(), correct.cpu()
         # Edges of the same precision: 0.8 in float32 is not above 0.8.
         edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1].to(confidence.dtype)
@@ -132,8 +133,3 @@ def check_probabilities(probabilities: Tensor, labels: Tensor) -> None:
         raise BatchError(
             "expected rows of probabilities that are at least 0 and sum to 1; for logits, call .softmax(-1) first."
         )
-
-
-def _check_number(bins: int) -> None:
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise OptionError(f"bins={bins!r}: expected an integer of at least 1; the paper uses 10.")

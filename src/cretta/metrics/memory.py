@@ -51,7 +51,6 @@ class StoragePeak(TorchDispatchMode):
         TorchDispatchMode.__init__(self)
         self.now = 0
         self.peak = 0
-        self._bytes: dict[int, int] = {}
         self._finalizers: dict[int, weakref.finalize[Any, Any]] = {}
         self._gc_was_enabled = False
 
@@ -83,13 +82,13 @@ class StoragePeak(TorchDispatchMode):
                 storage = tensor.untyped_storage()
                 # PyTorch holds one Python object per storage as long as the storage lives, so its id identifies it.
                 key = id(storage)
-                if key not in self._bytes:
-                    self._bytes[key] = storage.nbytes() if created else 0
-                    self._finalizers[key] = weakref.finalize(storage, self._freed, key)
-                    self.now += self._bytes[key]
+                if key not in self._finalizers:
+                    size = storage.nbytes() if created else 0
+                    self._finalizers[key] = weakref.finalize(storage, self._freed, key, size)
+                    self.now += size
 
-    def _freed(self, key: int) -> None:
-        self.now -= self._bytes.pop(key)
+    def _freed(self, key: int, size: int) -> None:
+        self.now -= size
         del self._finalizers[key]
 
 

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cretta.adapter import Adapter
 from cretta.errors import OptionError
+from cretta.options import check_integer
 
 
 class Operations(NamedTuple):
@@ -63,8 +64,8 @@ def count_operations(
         raise OptionError(
             f"expected a cretta.Adapter, as cretta.adapt(net, 'tent') returns it, got {type(adapter).__name__}."
         )
-    if scale_to is not None and (isinstance(scale_to, bool) or not isinstance(scale_to, int) or scale_to < 1):
-        raise OptionError(f"scale_to={scale_to!r}: expected a batch size, an integer of at least 1, or None.")
+    if scale_to is not None:
+        check_integer("scale_to", scale_to, at_least=1)
     # BatchNorm folded into a convolution would not be seen: count the network as the user passed it.
     clone = adapter.clone(fuse=False, compile=None)
     batches = clone.options.adapt_every

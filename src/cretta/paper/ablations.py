@@ -11,12 +11,15 @@ from cretta.errors import OptionError
 from cretta.paper import values
 from cretta.paper.family import WORST
 from cretta.paper.item import Draw, Item, printed
-from cretta.paper.readings import Groups, Readings, Variant, with_base
+from cretta.paper.readings import Groups, Readings, Variant
 from cretta.paper.shapes import (
+    ACCURACY,
     BN_ADAPT,
+    CALIBRATION_ERROR,
     CRETTA,
     TEA,
     TENT,
+    Quantity,
     at_severity,
     by_severity,
     chart,
@@ -30,6 +33,7 @@ from cretta.report.content import Chart, Column, Panel, Row, Table
 WITHOUT_CONTRAST = Variant("w/o Contrastive Terms", options={"objective": "target"})
 WITHOUT_BIAS = Variant("without bias terms", options={"objective": "pairwise"})
 TARGET_AS_SOURCE = Variant("W TRG as SRC", options={"source": "target"})
+GAIN = Quantity("gain over BN Adapt", "higher", values.above_base(values.accuracy), base=BN_ADAPT)
 CHANGE, AVERAGE = "Δ (Last--First)", "AVG"
 """Rows of Tables 16 and 17 that are not about one batch."""
 LAST = 49
@@ -113,30 +117,16 @@ def target_as_source(item: Item, readings: Readings) -> Iterator[Table]:
     """Draw accuracy with its gain over BN Adapt, and ECE."""
     family = readings.scale.family("cifar100")
     streams = at_severity(WORST, family.some)
-    base = readings.groups(family, BN_ADAPT, streams)
+    quantities = (ACCURACY, GAIN, CALIBRATION_ERROR)
     rows = []
     for variant in (BN_ADAPT, TARGET_AS_SOURCE, CRETTA):
-        # BN Adapt has no gain printed.
-        percent, *gained, error = printed(item.labels[0])[variant.label]
-        groups = readings.groups(family, variant, streams)
-        cells = (
-            readings.cell(groups, values.accuracy, percent),
-            readings.cell(with_base(groups, base), accuracy_gain, gained[0] if gained else None),
-            readings.cell(groups, values.calibration_error, error),
-        )
-        rows.append(Row(variant.label, cells))
-    columns = (
-        Column("Acc", better="higher"),
-        Column("gain over BN Adapt", better="higher"),
-        Column("ECE", better="lower"),
-    )
+        percent, *gain, error = printed(item.labels[0])[variant.label]
+        numbers = (percent, gain[0] if gain else None, error)  # BN Adapt has no gain printed
+        pairs = zip(quantities, numbers, strict=True)
+        cells = [quantity.cell(readings, variant, family, streams, number) for quantity, number in pairs]
+        rows.append(Row(variant.label, tuple(cells)))
+    columns = tuple(Column(quantity.title, better=quantity.better) for quantity in quantities)
     yield Table(item.name, item.title, "Method", columns, tuple(rows))
-
-
-def accuracy_gain(results: Sequence[Result]) -> float:
-    """Return the accuracy of the first half of the results less that of the second, in points."""
-    half = len(results) // 2
-    return values.accuracy(results[:half]) - values.accuracy(results[half:])
 
 
 def energy(item: Item, readings: Readings) -> Iterator[Chart]:

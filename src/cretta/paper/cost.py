@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from cretta.bench import Result
 from cretta.paper import values
 from cretta.paper.item import Draw, Item, printed
-from cretta.paper.readings import Readings, with_base
-from cretta.paper.shapes import BN_ADAPT, CRETTA, SOURCE, TEA, TENT, chart, domains
+from cretta.paper.readings import Readings
+from cretta.paper.shapes import BN_ADAPT, CRETTA, SOURCE, TEA, TENT, Quantity, chart, domains
 from cretta.paper.values import Value
 from cretta.report.content import Chart, Column, Panel, Row, Series, Table
 from cretta.report.styles import PRINTED
@@ -16,6 +16,9 @@ from cretta.report.styles import PRINTED
 VARIANTS = (SOURCE, BN_ADAPT, TENT, TEA, CRETTA)
 BATCH = 200
 """Images of the step that the paper counts."""
+# By how much they are below the source model's, whose mCE is 100.
+MCE_GAIN = Quantity("mCE", "higher", lambda results: 100 - values.corruption_error(results), base=SOURCE)
+ECE_GAIN = Quantity("ECE", "higher", lambda results: -values.above_base(values.calibration_error)(results), base=SOURCE)
 CIFAR10, CIFAR100 = "tab:suppl_comcost_cifar10", "tab:suppl_comcost_cifar100"
 
 
@@ -68,35 +71,23 @@ def gain(item: Item, readings: Readings) -> Iterator[Chart]:
     """Draw what each method gains over the source model against what a step costs; the paper's points beside it."""
     family = readings.scale.family("cifar10")
     streams = domains(family, "average")
-    base = readings.groups(family, SOURCE, streams)
     main, costs = printed("tab:AccCompare"), printed(CIFAR10)
     panels = []
     # In Table 1, mCE and ECE over all severities of CIFAR10-C are the third and fourth number.
-    for title, value, column in (("mCE", mce_gain, 2), ("ECE", ece_gain, 3)):
+    for quantity, column in ((MCE_GAIN, 2), (ECE_GAIN, 3)):
         measured, paper = [], []
         for variant in VARIANTS[1:]:
             groups = readings.groups(family, variant, streams)
             x = readings.cell([group[:1] for group in groups[:1]], gflops("paper_gflops")).value
-            y = readings.cell(with_base(groups, base), value)
+            y = quantity.cell(readings, variant, family, streams)
             if x is not None and y.value is not None:
                 deviation = () if y.deviation is None else (y.deviation,)
                 measured.append(Series(variant.label, (x,), (y.value,), deviation))
             gained = round(main["Source"][column] - main[variant.label][column], 2)
             paper.append(Series(f"{variant.label}{PRINTED}", (costs[variant.label][0],), (gained,)))
-        y_axis = f"gain in {title}, points ↑"
-        panels.append(Panel(title, "GFLOPs per step", y_axis, "scatter", (*measured, *paper), True))
+        y_axis = f"gain in {quantity.title}, points ↑"
+        panels.append(Panel(quantity.title, "GFLOPs per step", y_axis, "scatter", (*measured, *paper), True))
     yield chart(item, *panels)
-
-
-def mce_gain(results: Sequence[Result]) -> float:
-    """Return by how much mCE is below the source model's, which is 100."""
-    return 100 - values.corruption_error(results)
-
-
-def ece_gain(results: Sequence[Result]) -> float:
-    """Return by how much ECE is below the source model's, the second half of the results."""
-    half = len(results) // 2
-    return values.calibration_error(results[half:]) - values.calibration_error(results[:half])
 
 
 DRAW: dict[str, Draw] = {"gain-cost": gain, "cost": cost}

@@ -11,7 +11,6 @@ from cretta.data.corruptions import CORRUPTIONS, SEVERITIES
 from cretta.data.domains import Domain
 from cretta.data.pacs import DOMAINS
 from cretta.data.registry import Dataset, dataset
-from cretta.errors import OptionError
 from cretta.methods import get
 
 WORST = SEVERITIES[-1]
@@ -103,25 +102,16 @@ class Family:
             seed=seed,
         )
 
-    def source(self, domain: str) -> Family:
-        """Return PACS with that domain as its source."""
-        if "{source}" not in self.data:
-            raise OptionError(f"{self.name} has no source domains; only pacs has.")
-        if domain not in DOMAINS:
-            raise OptionError(f"domain={domain!r}: expected one of {', '.join(DOMAINS)}.")
-        data, model = (text.replace("{source}", domain) for text in (self.data, self.model))
-        return dataclasses.replace(self, data=data, model=model)
-
     def members(self) -> tuple[Family, ...]:
         """Return the family for each of its source domains; itself, if it has none."""
-        return tuple(map(self.source, DOMAINS)) if "{source}" in self.data else (self,)
+        return tuple(self.resolve(source=domain) for domain in DOMAINS) if "{source}" in self.data else (self,)
 
-    def resolve(self, **folders: str) -> Family:
-        """Return the family with these folders in its model and its command."""
-        model, train = self.model, self.train
-        for name, folder in folders.items():
-            model, train = (text.replace(f"{{{name}}}", folder) for text in (model, train))
-        return dataclasses.replace(self, model=model, train=train)
+    def resolve(self, **values: str) -> Family:
+        """Return the family with these values for the names in braces."""
+        texts = {"data": self.data, "model": self.model, "train": self.train}
+        for name, value in values.items():
+            texts = {field: text.replace(f"{{{name}}}", value) for field, text in texts.items()}
+        return dataclasses.replace(self, **texts)
 
     @property
     def average(self) -> str:

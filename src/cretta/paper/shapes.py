@@ -40,7 +40,12 @@ class Quantity:
     """What it is relative to: the base's results follow those of a variant."""
 
     def cell(
-        self, readings: Readings, variant: Variant, family: Family, streams: Sequence[Domain], number: float
+        self,
+        readings: Readings,
+        variant: Variant,
+        family: Family,
+        streams: Sequence[Domain],
+        number: float | None = None,
     ) -> Cell:
         """Return the measured number of a variant beside the printed one."""
         groups = readings.groups(family, variant, streams)

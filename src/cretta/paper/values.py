@@ -34,6 +34,11 @@ def corruption_error(results: Sequence[Result]) -> float:
     return mean_corruption_error(*errors)
 
 
+def above_base(value: Value) -> Value:
+    """Return the number of a variant less that of its base, whose results are the second half."""
+    return lambda results: value(results[: len(results) // 2]) - value(results[len(results) // 2 :])
+
+
 def confidences(rows: Sequence[BatchRow]) -> list[float]:
     """Return the mean confidence of each batch, in percent."""
     return [100 * row.scores.bins.mean_confidence for row in rows]

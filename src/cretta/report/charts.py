@@ -66,10 +66,9 @@ _RC_PARAMS: Any = {
 }
 
 
-def write_chart(chart: Chart, path: str | Path, **options: Any) -> None:
-    """Write a chart; the suffix of ``path`` decides the format. ``options`` are those of :func:`render`."""
-    path = Path(path)
-    path.write_bytes(render(chart, path.suffix.lower().removeprefix("."), **options))
+def write_chart(chart: Chart, path: Path) -> None:
+    """Write a chart; the suffix of ``path`` decides the format."""
+    path.write_bytes(render(chart, path.suffix.lower().removeprefix(".")))
 
 
 def render(

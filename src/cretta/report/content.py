@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from statistics import fmean, variance
 from typing import Literal
 
 Better = Literal["higher", "lower", "neither"]
@@ -45,10 +46,8 @@ def cell(
     """
     if not values:
         return Cell(printed=printed, note=note)
-    mean = math.fsum(values.values()) / len(values)
-    squares = math.fsum((value - mean) ** 2 for value in values.values())
-    deviation = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else None
-    return Cell(mean, deviation, printed, note, seeds=values, blocks=blocks)
+    deviation = math.sqrt(variance(values.values())) if len(values) > 1 else None
+    return Cell(fmean(values.values()), deviation, printed, note, seeds=values, blocks=blocks)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,9 @@ def write_files(
     paths = []
     for part in content:
         if isinstance(part, Table):
-            paths += [tables.write_table(part, folder, format) for format in table_formats]
+            for suffix, render in (tables.FORMATS[format] for format in table_formats):
+                paths.append(folder / f"{part.name}{suffix}")
+                paths[-1].write_text(render(part), encoding="utf-8", newline="\n")
             continue
         for format in figure_formats:
             paths.append(folder / f"{part.name}.{format}")

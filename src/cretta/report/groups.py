@@ -19,7 +19,6 @@ from cretta.report.styles import KNOWN
 class Metric:
     """A number of a result, as reports show it."""
 
-    name: str
     title: str
     better: Better
     digits: int
@@ -35,19 +34,20 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-ACCURACY = Metric("accuracy", "accuracy %", "higher", 2, lambda scores, result: _percent(scores.accuracy))
-CALIBRATION = Metric("ece", "ECE %", "lower", 2, lambda scores, result: _percent(scores.calibration_error))
-SPEED = Metric("speed", "images/s", "neither", 0, lambda scores, result: scores.images_per_second)
+ACCURACY = Metric("accuracy %", "higher", 2, lambda scores, result: _percent(scores.accuracy))
+CALIBRATION = Metric("ECE %", "lower", 2, lambda scores, result: _percent(scores.calibration_error))
+SKIPPED = Metric("skipped", "neither", 0, lambda scores, result: scores.skipped)
+SPEED = Metric("images/s", "neither", 0, lambda scores, result: scores.images_per_second)
 METRICS = (
     ACCURACY,
     CALIBRATION,
-    Metric("nll", "NLL", "lower", 3, lambda scores, result: scores.negative_log_likelihood),
-    Metric("brier", "Brier", "lower", 3, lambda scores, result: scores.brier),
-    Metric("clean", "clean after %", "higher", 2, lambda scores, result: _percent(result.clean_after)),
-    Metric("energy", "energy", "neither", 2, lambda scores, result: scores.energy),
-    Metric("skipped", "skipped", "neither", 0, lambda scores, result: scores.skipped),
-    Metric("gflops", "GFLOPs", "neither", 1, lambda scores, result: result.cost.get("gflops")),
-    Metric("memory", "peak MB", "neither", 0, lambda scores, result: result.cost.get("peak_megabytes")),
+    Metric("NLL", "lower", 3, lambda scores, result: scores.negative_log_likelihood),
+    Metric("Brier", "lower", 3, lambda scores, result: scores.brier),
+    Metric("clean after %", "higher", 2, lambda scores, result: _percent(result.clean_after)),
+    Metric("energy", "neither", 2, lambda scores, result: scores.energy),
+    SKIPPED,
+    Metric("GFLOPs", "neither", 1, lambda scores, result: result.cost.get("gflops")),
+    Metric("peak MB", "neither", 0, lambda scores, result: result.cost.get("peak_megabytes")),
     SPEED,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from statistics import variance
 
 import numpy as np
 
@@ -32,23 +33,17 @@ def margin(a: Cell, b: Cell) -> float:
         return 0.0
     batches = [x - y for x, y in zip(a.blocks, b.blocks, strict=True)] if len(a.blocks) == len(b.blocks) else []
     seeds = [a.seeds[seed] - b.seeds[seed] for seed in a.seeds.keys() & b.seeds.keys()]
-    parts = [(_variance(values), len(values) - 1) for values in (batches, seeds) if len(values) > 1]
-    variance = math.fsum(part for part, _ in parts)
-    if not math.sqrt(variance) > ROUNDING * max(abs(a.value), abs(b.value)):
+    # Variances of the means.
+    parts = [(variance(values) / len(values), len(values) - 1) for values in (batches, seeds) if len(values) > 1]
+    total = math.fsum(part for part, _ in parts)
+    if not math.sqrt(total) > ROUNDING * max(abs(a.value), abs(b.value)):
         # What no batch changes is exact, as GFLOPs; otherwise there are too few batches or seeds to show a spread.
         return 0.0 if len(set(a.blocks)) == len(set(b.blocks)) == 1 else math.inf
     # Degrees of freedom of a sum of variances, by Welch and Satterthwaite.
-    freedom = variance**2 / math.fsum(part**2 / degrees for part, degrees in parts)
+    freedom = total**2 / math.fsum(part**2 / degrees for part, degrees in parts)
     # Between integer degrees of freedom log t is interpolated over their inverse.
     t = math.exp(np.interp(-1 / freedom, -1 / np.arange(1, len(_T) + 1), np.log(_T)))
-    return t * math.sqrt(variance)
-
-
-def _variance(differences: Sequence[float]) -> float:
-    """Return the variance of the mean of these numbers."""
-    count = len(differences)
-    mean = math.fsum(differences) / count
-    return math.fsum((difference - mean) ** 2 for difference in differences) / (count * (count - 1))
+    return t * math.sqrt(total)
 
 
 def jackknife(results: Sequence[Result], value: Callable[[list[Result]], float]) -> tuple[float, ...]:

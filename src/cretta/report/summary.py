@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from cretta.report.content import Cell, Chart, Panel, Row, Series, Table, cell
-from cretta.report.groups import ACCURACY, CALIBRATION, METRICS, Group, Metric, by
+from cretta.report.groups import ACCURACY, CALIBRATION, METRICS, SKIPPED, Group, Metric, by
 
 
 def summary_tables(groups: Sequence[Group]) -> list[Table]:
@@ -77,7 +77,7 @@ def metrics_of(groups: Sequence[Group]) -> list[Metric]:
     metrics = []
     for metric in METRICS:
         values = [value for group in groups for value in group.values(metric).values()]
-        if any(values) or (values and metric.name != "skipped"):
+        if any(values) or (values and metric is not SKIPPED):
             metrics.append(metric)
     return metrics
 

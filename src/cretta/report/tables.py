@@ -7,9 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from csv import writer
 from itertools import groupby, starmap
-from pathlib import Path
 
-from cretta.options import unknown
 from cretta.report.content import Cell, Column, Table
 from cretta.report.ranking import MISSING, Mark, brackets, cell_text, heading, marked_rows, marks, notes
 
@@ -150,13 +148,3 @@ FORMATS: dict[str, tuple[str, Callable[[Table], str]]] = {
     "csv": (".csv", csv),
 }
 """Suffix of the file and renderer, by format."""
-
-
-def write_table(table: Table, folder: Path, format: str) -> Path:
-    """Write ``<name>.md``, ``.tex`` or ``.csv`` into the folder and return its path."""
-    if format not in FORMATS:
-        raise unknown("format of tables", format, FORMATS)
-    suffix, render = FORMATS[format]
-    path = folder / f"{table.name}{suffix}"
-    path.write_text(render(table), encoding="utf-8", newline="\n")
-    return path

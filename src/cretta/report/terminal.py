@@ -60,7 +60,7 @@ def _grid(table: Table, groups: MarkedRows, texts: Texts, columns: Sequence[int]
         for title in titles[: len(texts[index][0]) if texts[index] else 1]:
             grid.add_column(Text(title), justify="right", no_wrap=True)
     lines = zip(*(texts[index] for index in columns), strict=True)
-    for group, rows in marked_rows(table):
+    for group, rows in groups:
         if group:
             grid.add_row(Text(group))
         for row, _ in rows:

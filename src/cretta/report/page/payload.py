@@ -85,7 +85,8 @@ def _described(group: Group) -> dict[str, Any]:
 
 def groups_payload(groups: Sequence[Group], method_styles: Mapping[str, Style]) -> dict[str, Any]:
     """Return curves, bins and settings of every run."""
-    names, provenances = _Texts(), _Texts()
+    names: dict[str, int] = {}
+    provenances: dict[str, int] = {}
     base = _described(groups[0]) if groups else {}
 
     def run_payload(result: Result) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def groups_payload(groups: Sequence[Group], method_styles: Mapping[str, Style]) 
             "key": result.key,
             **_curves(result.rows, names),
             "bins": [bins.count, [short(value) for value in bins.confidence], bins.correct],
-            "from": provenances.index(json.dumps(result.provenance, sort_keys=True)),
+            "from": _index(provenances, json.dumps(result.provenance, sort_keys=True)),
             "cost": {name: short(value) for name, value in result.cost.items()},
             "clean": short(result.clean_after),
         }
@@ -105,28 +106,23 @@ def groups_payload(groups: Sequence[Group], method_styles: Mapping[str, Style]) 
             {
                 "label": group.label,
                 "method": group.method,
-                "setting": names.index(group.setting),
-                "shift": names.index(group.shift),
+                "setting": _index(names, group.setting),
+                "shift": _index(names, group.shift),
                 "run": {name: value for name, value in _described(group).items() if base.get(name) != value},
                 "runs": [run_payload(result) for result in group.results],
             }
             for group in groups
         ],
-        "names": list(names.indices),
+        "names": list(names),
         "base": base,
-        "provenances": [json.loads(text) for text in provenances.indices],
+        "provenances": [json.loads(text) for text in provenances],
         "styles": {name: dataclasses.asdict(style) for name, style in method_styles.items()},
     }
 
 
-class _Texts:
-    """Texts that occur often, by their index in a list."""
-
-    def __init__(self) -> None:
-        self.indices: dict[str, int] = {}
-
-    def index(self, text: str) -> int:
-        return self.indices.setdefault(text, len(self.indices))
+def _index(texts: dict[str, int], text: str) -> int:
+    """Return the index of a text that occurs often in a list of such texts."""
+    return texts.setdefault(text, len(texts))
 
 
 def _cell(cell: Cell, column: Column) -> Any:
@@ -137,7 +133,7 @@ def _cell(cell: Cell, column: Column) -> Any:
     return [short(cell.value), *texts] if texts else None
 
 
-def _curves(rows: Sequence[BatchRow], names: _Texts) -> dict[str, Any]:
+def _curves(rows: Sequence[BatchRow], names: dict[str, int]) -> dict[str, Any]:
     """Return columns over batches, or blocks of them; those without any number are left out."""
     size = math.ceil(len(rows) / POINTS)
     blocks = [rows[start : start + size] for start in range(0, len(rows), size)]
@@ -158,7 +154,7 @@ def _curves(rows: Sequence[BatchRow], names: _Texts) -> dict[str, Any]:
     if size > 1:
         curves["block"] = size
     by_domain = groupby(block[0].domain for block in blocks)
-    curves["domains"] = [[names.index(domain), len(list(part))] for domain, part in by_domain]
+    curves["domains"] = [[_index(names, domain), len(list(part))] for domain, part in by_domain]
     skipped = [[index, row.reason] for index, block in enumerate(blocks) for row in block if row.skipped]
     return curves | ({"skipped": skipped} if skipped else {})
 
