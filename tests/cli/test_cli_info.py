@@ -38,7 +38,9 @@ def test_it_shows_whether_the_kernels_are_used_and_why_not(monkeypatch: pytest.M
 
 
 def test_it_shows_how_to_install_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info, "_is_installed", lambda package: package in ("imagecorruptions", "efficientnet_lite_pytorch"))
+    monkeypatch.setattr(
+        info, "_is_installed", lambda package: package in ("imagecorruptions", "efficientnet_lite_pytorch")
+    )
     shown = lines()
     assert shown["extra data"] == "installed"
     assert shown["extra imagenet"] == "not installed: pip install 'cretta[imagenet]'"
