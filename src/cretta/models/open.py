@@ -6,10 +6,10 @@ import importlib
 import re
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from cretta.errors import ModelError, OptionError, StateError
-from cretta.models.normalize import Normalization, normalization, normalize_input
+from cretta.models.classifier import Normalization, normalization, normalize_input
 from cretta.models.weights import WEIGHTS, build, card, load, load_checkpoint, names
 from cretta.storage import tensorfile
 
@@ -176,14 +176,15 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def _python(spec: str, values: Normalization) -> OpenedModel:
     module, _, attribute = spec.partition(":")
-    with _current_folder_first():
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
         try:
             target: Any = importlib.import_module(module)
             if module == "timm":
                 target = partial(target.create_model, attribute, pretrained=True)
             else:
-                for part in attribute.split("."):
-                    target = getattr(target, part)
+                target = attrgetter(attribute)(target)
         # The user's code can raise anything, and its message says what to correct.
         except Exception as error:
             raise OptionError(
@@ -198,6 +199,8 @@ def _python(spec: str, values: Normalization) -> OpenedModel:
                     f"{spec}() failed ({type(error).__name__}: {error}); expected a callable that takes no arguments "
                     "and returns the network with its weights."
                 ) from error
+    finally:
+        sys.path.remove(here)
     if not isinstance(target, nn.Module):
         raise ModelError(f"{spec} gave a {type(target).__name__}; expected a torch.nn.Module that returns logits.")
     target.eval()
@@ -227,13 +230,3 @@ def _exported(path: Path, values: Normalization) -> OpenedModel:
     net, shape, unknown = open_exported(path, values)
     limit = f"cretta cannot replace its {unknown} by a layer" if unknown else ""
     return OpenedModel(net, "exported", shape=shape, limit=limit)
-
-
-@contextmanager
-def _current_folder_first() -> Iterator[None]:
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)

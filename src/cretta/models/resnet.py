@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cretta.errors import OptionError
-from cretta.models.classifier import Classifier, blocks_per_stage, initialize
-from cretta.models.normalize import Channels
+from cretta.models.classifier import Channels, Classifier, blocks_per_stage, initialize
 from cretta.options import check_integer
 
 Norm = Literal["batch", "group"]

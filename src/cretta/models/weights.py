@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from cretta.errors import OptionError, StateError
-from cretta.models.classifier import Classifier
+from cretta.models.classifier import Channels, Classifier
 from cretta.models.imagenet import EfficientNetLite0
-from cretta.models.normalize import Channels
 from cretta.models.resnet import Norm, ResNet
 from cretta.models.wide_resnet import WideResNet
 
@@ -62,12 +61,21 @@ def load(name: str) -> Classifier:
     10
     """
     entry = card(name)
-    state = _shipped_state(name, entry["file"], entry["sha256"])
+    try:
+        content = (SHIPPED / entry["file"]).read_bytes()
+    except OSError as error:
+        raise StateError(f"the weights of {name} cannot be read ({error}): reinstall cretta.") from error
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != entry["sha256"]:
+        raise StateError(
+            f"the weights of {name} are damaged: {entry['file']} has sha256 {sha256}, not {entry['sha256']}. Reinstall "
+            "cretta."
+        )
     # The initial values are not used: the caller's random numbers must not depend on them. (The meta
     # device would skip them, but its first use imports the compiler, which takes seconds.)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         model = build(entry["architecture"], classes=len(entry["class_names"]))
-    _load_state(state, model)
+    _load_state(safetensors.torch.load(content), model)
     return model.eval()
 
 
@@ -139,19 +147,6 @@ def _index() -> dict[str, dict[str, Any]]:
     return index
 
 
-def _shipped_state(name: str, file: str, expected: str) -> dict[str, Tensor]:
-    try:
-        content = (SHIPPED / file).read_bytes()
-    except OSError as error:
-        raise StateError(f"the weights of {name} cannot be read ({error}): reinstall cretta.") from error
-    actual = hashlib.sha256(content).hexdigest()
-    if actual != expected:
-        raise StateError(
-            f"the weights of {name} are damaged: {file} has sha256 {actual}, not {expected}. Reinstall cretta."
-        )
-    return safetensors.torch.load(content)
-
-
 def _read(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise StateError(f"no checkpoint at {path}; expected a .safetensors file or a file of torch.save.")
@@ -212,6 +207,7 @@ def _load_state(checkpoint: Mapping[str, Any], model: Classifier) -> None:
 
 
 def _renamed(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors under the names they have here, without nesting and prefixes that training code adds."""
     while inner := [checkpoint[key] for key in _WRAPPERS if isinstance(checkpoint.get(key), Mapping)]:
         checkpoint = inner[0]
     state: dict[str, Any] = {}
