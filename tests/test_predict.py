@@ -500,27 +500,27 @@ def test_no_image_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error", "said"),
     [
-        ({"output": "out.txt"}, r"must end in \.parquet or \.csv"),
-        ({"output": "nowhere/out.csv"}, "nowhere does not exist"),
-        ({"output": "there.csv"}, r"there\.csv exists already.*overwrite=True"),
-        ({"output": "folder.csv"}, "is a folder"),
-        ({"state": "nowhere/state.safetensors"}, "nowhere does not exist"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"on_error": "ignore"}, "stop"),
-        ({"save_every": -1}, "save_every=-1"),
-        ({"workers": 0}, "workers=0"),
-        ({"classes": ("a",)}, "5 classes, and 1 are named; name each"),
+        ({"output": "out.txt"}, OptionError, r"must end in \.parquet or \.csv"),
+        ({"output": "nowhere/out.csv"}, StateError, "nowhere does not exist"),
+        ({"output": "there.csv"}, OptionError, r"there\.csv exists already.*overwrite=True"),
+        ({"output": "folder.csv"}, StateError, "is a folder"),
+        ({"state": "nowhere/state.safetensors"}, StateError, "nowhere does not exist"),
+        ({"batch_size": 0}, OptionError, "batch_size=0"),
+        ({"on_error": "ignore"}, OptionError, "stop"),
+        ({"save_every": -1}, OptionError, "save_every=-1"),
+        ({"workers": 0}, OptionError, "workers=0"),
+        ({"classes": ("a",)}, OptionError, "5 classes, and 1 are named; name each"),
     ],
 )
 def test_wrong_requests_change_nothing(
-    options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], error: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there.csv").write_text("mine")
     Path("folder.csv").mkdir()
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(error, match=said):
         predict(array(), adapter(), **{"output": "out.csv", **options})
     assert sorted(file.name for file in tmp_path.iterdir()) == ["folder.csv", "there.csv"]
     assert Path("there.csv").read_text() == "mine"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import math
 import signal
 import subprocess
 from pathlib import Path
@@ -11,8 +13,10 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from cretta.cli import app
+from cretta.cli.train import training_curve
 from cretta.data import embedded
 from cretta.storage import tensorfile
+from cretta.training import Row
 from cretta.training.trainer import KIND
 from processes import ENVIRONMENT, LONG, command
 
@@ -124,3 +128,13 @@ def test_bad_requests_get_a_message_and_leave_nothing(arguments: list[str], said
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_the_curve_shows_loss_and_accuracy() -> None:
+    rows = [Row(n, n, n, 0.1, 32, 2 / n, 0.1 * n, 0.1) for n in range(1, 6)]
+    loss, accuracy = (panel.series[0] for panel in training_curve(rows, "a title").panels)
+    assert loss.x == accuracy.x == (1, 2, 3, 4, 5)
+    assert loss.y == tuple(2 / n for n in range(1, 6))
+    assert accuracy.y == pytest.approx([10, 20, 30, 40, 50])
+    unmeasured = [dataclasses.replace(row, accuracy=math.nan) for row in rows]
+    assert [panel.y for panel in training_curve(unmeasured, "a title").panels] == ["loss"]

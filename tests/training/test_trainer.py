@@ -289,7 +289,7 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
     oblong = ArrayDataset("oblong", np.zeros((30, 8, 9, 3), np.uint8), np.zeros(30, np.int64), ("a",))
     with pytest.raises(OptionError, match="8 × 9"):
         train(oblong, model(), recipe, path)
-    with pytest.raises(OptionError, match="nowhere"):
+    with pytest.raises(StateError, match="nowhere does not exist"):
         train(small(), model(), recipe, tmp_path / "nowhere" / "out.safetensors")
     assert not list(tmp_path.iterdir())
 

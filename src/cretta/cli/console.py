@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cretta.errors import OptionError
+from cretta.storage.files import check_target
 
 # Text is printed unchanged: rich would color parts of words, and take [names] and :names: for markup.
 console = Console(highlight=False, markup=False, emoji=False)
@@ -64,7 +65,6 @@ def check_output(path: Path, endings: tuple[str, ...], *, overwrite: bool = True
     """Raise, before the work, unless the file of --output can be written and, if it exists, may be replaced."""
     if path.suffix.lower() not in endings:
         raise OptionError(f"--output {path}: expected a name that ends in {' or '.join(endings)}.")
-    if not path.parent.is_dir():
-        raise OptionError(f"--output {path}: the folder {path.parent} does not exist; make it first.")
+    check_target(path)
     if path.exists() and not overwrite:
         raise OptionError(f"{path} exists already; choose another name, or pass --overwrite.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ from cretta.options import unknown
 
 if TYPE_CHECKING:
     from cretta.data import ImageDataset
-    from cretta.training import Progress, Trained
+    from cretta.report.content import Chart
+    from cretta.training import Progress, Row, Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +129,8 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
     from cretta.models import build, open_model
     from cretta.models.classifier import Classifier
     from cretta.models.weights import warm_start
+    from cretta.report.charts import write_chart
     from cretta.training import Recipe, train
-    from cretta.training.curve import draw_curve
 
     recipe = Recipe(**settings.recipe)
     if settings.threads is not None:
@@ -169,8 +171,20 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
             save_every=save_every,
             progress=show,
         )
-    draw_curve(trained.log, output.with_suffix(".png"), title)
+    write_chart(training_curve(trained.log, title), output.with_suffix(".png"))
     say(f"{_results(trained, testing)}.\nWeights: {output}")
+
+
+def training_curve(log: Sequence[Row], title: str) -> Chart:
+    """Return the training loss and the accuracy on held-out images over epochs."""
+    from cretta.report.content import Chart, Panel, Series
+
+    epochs = tuple(row.epoch for row in log)
+    curves = [("training loss", "loss", tuple(row.loss for row in log))]
+    if not any(math.isnan(row.accuracy) for row in log):
+        curves.append(("held-out images", "accuracy, %", tuple(100 * row.accuracy for row in log)))
+    panels = [Panel(label, "epoch", y, "line", (Series(label, epochs, values),)) for label, y, values in curves]
+    return Chart("training", title, tuple(panels))
 
 
 def _results(trained: Trained, testing: ImageDataset | None) -> str:

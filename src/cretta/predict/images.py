@@ -1,4 +1,4 @@
-"""Open the images to predict: a folder of files, or a file of many."""
+"""Open the images to predict, a folder of files or a file of many, and their labels if a model can have them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cretta.data.dataset import FileDataset, ImageDataset, Size
 from cretta.data.folder import class_file, image_folder, images_in, numpy_file, subfolders
@@ -59,14 +62,15 @@ def _folder(source: Path, size: Size, labeled: bool | None, classes: Sequence[st
     folders = {folder.name for folder in subfolders(source)}
     if not folders <= set(classes) and class_file(source) is not None:
         classes = ()
-    if labeled is None:
-        if not folders or images_in(source) or (classes and not folders <= set(classes)):
-            return image_folder(source, labeled=False, size=size)
+    by_class = folders and not images_in(source) and (not classes or folders <= set(classes))
+    if labeled or (labeled is None and by_class):
         try:
             return image_folder(source, labeled=True, classes=classes or None, size=size)
-        except StateError:  # a folder without images: the folders are not classes
-            return image_folder(source, labeled=False, size=size)
-    return image_folder(source, labeled=labeled, classes=(classes or None) if labeled else None, size=size)
+        except StateError:
+            if labeled:
+                raise
+            # A folder without images: the folders are not classes.
+    return image_folder(source, labeled=False, size=size)
 
 
 def _parquet(source: Path, size: Size, labeled: bool | None, classes: Sequence[str]) -> ParquetDataset:
@@ -78,3 +82,34 @@ def _parquet(source: Path, size: Size, labeled: bool | None, classes: Sequence[s
         return parquet_file(source, classes=names, size=size)
     except CrettaError:  # no labels, or none of these classes
         return unlabeled
+
+
+def usable_labels(
+    dataset: ImageDataset, requested: bool | None, outputs: int, classes: Sequence[str]
+) -> tuple[NDArray[np.int64] | None, Sequence[str]]:
+    """Return the labels, or None, and the names of the classes of a model with so many ``outputs``.
+
+    ``requested=None`` takes labels if they fit. ``classes`` are the names, if known; otherwise they are the dataset's.
+    """
+    if classes and len(classes) != outputs:
+        raise OptionError(
+            f"the model has {outputs} classes, and {len(classes)} are named; name each of them, in order."
+        )
+    if requested is False or not has_labels(dataset):
+        return None, classes
+    count = int(dataset.labels.max()) + 1
+    if requested and count > outputs:
+        raise OptionError(
+            f"labeled=True, but {dataset.name} has {count} classes and the model {outputs}; take the images without "
+            "labels by labeled=False."
+        )
+    # Written labels are meant as such; folders may have been named for another reason.
+    written = requested or not isinstance(dataset, FileDataset)
+    if not (count <= outputs if written else len(dataset.classes) == outputs):
+        return None, classes
+    return dataset.labels, classes or (dataset.classes if len(dataset.classes) == outputs else ())
+
+
+def has_labels(dataset: ImageDataset) -> bool:
+    """Return whether the images have labels."""
+    return bool((dataset.labels >= 0).all())

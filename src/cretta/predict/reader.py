@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,18 +20,22 @@ class UnreadableError(StateError):
     """An image cannot be read and must not be skipped."""
 
 
-@dataclass(frozen=True)
 class Reader:
-    """Reads batches of a dataset; identifies the images in them that cannot be read."""
+    """Reads batches of a dataset; knows the names of its images, and which of them cannot be read.
 
-    dataset: ImageDataset
-    names: ImageNames
-    workers: int | None
-    on_error: str
+    ``source`` is the folder or file that the dataset was opened from.
+    """
 
-    def __post_init__(self) -> None:
-        if self.on_error not in ON_ERROR:
-            raise unknown("on_error", str(self.on_error), ON_ERROR)
+    def __init__(self, dataset: ImageDataset, source: Path | None, workers: int | None, on_error: str) -> None:
+        if on_error not in ON_ERROR:
+            raise unknown("on_error", str(on_error), ON_ERROR)
+        self.dataset = dataset
+        self.workers = workers
+        self.on_error = on_error
+        self._files = dataset.files if isinstance(dataset, FileDataset) else None
+        self._folder = source if source is not None and source.is_dir() else None
+        self._prefix = source.name if source is not None else dataset.name
+        self._container = "" if source is None or self._folder is not None else _stamp(source)
 
     def read(self, batch: Batch) -> tuple[Pixels | None, dict[int, str], bytes]:
         """Return the pixels of the readable images, by position why the others are not, and the stamps of all."""
@@ -54,24 +57,10 @@ class Reader:
 
     def stamps(self, indices: NDArray[np.int64]) -> bytes:
         """Return bytes that differ if one of these images does."""
-        return "".join(self.names.stamp(index) for index in indices.tolist()).encode()
-
-
-class ImageNames:
-    """The name of each image in the output, and a stamp that differs when the image does.
-
-    ``source`` is the folder or file that the dataset was opened from.
-    """
-
-    def __init__(self, dataset: ImageDataset, source: Path | None) -> None:
-        self._dataset = dataset
-        self._files = dataset.files if isinstance(dataset, FileDataset) else None
-        self._folder = source if source is not None and source.is_dir() else None
-        self._prefix = source.name if source is not None else dataset.name
-        self._container = "" if source is None or self._folder is not None else _stamp(source)
+        return "".join(map(self._stamp, indices.tolist())).encode()
 
     def name(self, index: int) -> str:
-        """Return the path relative to the folder; ``array.npy#3`` in a file of many images."""
+        """Return the name in the output: the path relative to the folder; ``array.npy#3`` in a file of many images."""
         if self._files is None:
             return f"{self._prefix}#{index}"
         file = self._files[index]
@@ -80,14 +69,14 @@ class ImageNames:
         # Names of files can be bytes that are not text; the table takes text only.
         return file.as_posix().encode("utf-8", "backslashreplace").decode()
 
-    def stamp(self, index: int) -> str:
+    def _stamp(self, index: int) -> str:
         """Return a string that differs when the image does: by size and time of a file, by the pixels of an array."""
         if self._files is not None:
             stamp = _stamp(self._files[index])
-        elif self._container or not isinstance(self._dataset, ArrayDataset):
+        elif self._container or not isinstance(self.dataset, ArrayDataset):
             stamp = self._container
         else:
-            stamp = f"{zlib.crc32(self._dataset[index][0].tobytes()):08x}"
+            stamp = f"{zlib.crc32(self.dataset[index][0].tobytes()):08x}"
         return f"{self.name(index)} {stamp}\n"
 
 

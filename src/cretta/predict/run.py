@@ -21,10 +21,10 @@ from cretta.adapter import Adapter
 from cretta.data.dataset import ImageDataset, as_batch
 from cretta.errors import CrettaError, OptionError, StateError
 from cretta.predict import table
-from cretta.predict.labels import has_labels, usable_labels
-from cretta.predict.reader import ImageNames, Reader, UnreadableError
-from cretta.predict.summary import Counting, Summary
-from cretta.storage import atomic_write, require_lock, tensorfile
+from cretta.predict.images import has_labels, usable_labels
+from cretta.predict.reader import Reader, UnreadableError
+from cretta.predict.summary import Summary
+from cretta.storage import atomic_write, check_target, require_lock, tensorfile
 from cretta.storage.files import write_errors
 from cretta.storage.journal import Journal, Position
 
@@ -71,7 +71,7 @@ def predict(
         if shuffle
         else streams.ordered(np.arange(len(dataset)), batch_size)
     )
-    reader = Reader(dataset, ImageNames(dataset, None if source is None else Path(source)), workers, on_error)
+    reader = Reader(dataset, None if source is None else Path(source), workers, on_error)
     if labeled and not has_labels(dataset):
         raise OptionError(
             f"labeled=True, but {dataset.name} has no labels; move the images into one folder per class, or take them "
@@ -84,7 +84,8 @@ def predict(
     settings = {
         "format": FORMAT,
         **_described(model),
-        **_described_images(dataset),
+        "images": dataset.name,
+        **{name: getattr(dataset, name, None) for name in ("size", "shorter")},
         "batch_size": batch_size,
         "shuffle": shuffle,
         "labeled": labeled,
@@ -93,7 +94,7 @@ def predict(
         **(facts or {}),
     }
     with work_folder(path, settings, restart=restart) as journal:
-        prediction = _Prediction(stream, reader, model, transform, journal, (labeled, tuple(classes)))
+        prediction = _Prediction(stream, reader, model, transform, journal, labeled, classes)
         prediction.follow(save_every, progress)
         summary = prediction.join(path)
         if state is not None:
@@ -127,10 +128,7 @@ def _check_files(output: Path, overwrite: bool, state: str | Path | None) -> Non
     if output.suffix not in table.ENDINGS:
         raise OptionError(f"output={str(output)!r}: the name must end in {' or '.join(table.ENDINGS)}.")
     for path in [output, *([] if state is None else [Path(state)])]:
-        if not path.parent.is_dir():
-            raise OptionError(f"{path}: the folder {path.parent} does not exist; make it first.")
-        if path.is_dir():
-            raise OptionError(f"{path} is a folder; give the name of a file.")
+        check_target(path)
     if output.exists() and not overwrite:
         raise OptionError(f"{output} exists already; choose another name, or pass overwrite=True.")
 
@@ -150,40 +148,27 @@ def _described(model: Adapter[Any]) -> dict[str, Any]:
     }
 
 
-def _described_images(dataset: ImageDataset) -> dict[str, Any]:
-    scaling = {name: getattr(dataset, name, None) for name in ("size", "shorter")}
-    return {"images": dataset.name, **scaling}
-
-
+@dataclasses.dataclass
 class _Prediction:
     """The adapter on its way through the stream, with the rows that are not saved yet."""
 
-    def __init__(
-        self,
-        stream: streams.Stream,
-        reader: Reader,
-        model: Adapter[Any],
-        transform: Callable[[Tensor], Tensor] | None,
-        journal: Journal,
-        labels: tuple[bool | None, Sequence[str]],
-    ) -> None:
-        self.stream = stream
-        self.reader = reader
-        self.model = model
-        self.transform = transform
-        self.journal = journal
-        self.labeled, self.classes = labels
-        self.outputs = 0
-        """Classes of the model, known after its first logits."""
-        self.images = sum(map(len, stream))
-        self.unsaved: list[pa.Table] = []
-        self.consistent = True
-        """False while the model may be ahead of its rows: in the middle of a batch."""
-        self.done = 0
-        self.digest = hashlib.sha256()
-        """Of the names and stamps of the images that are done."""
-        self.resumed = 0
-        self.seconds = 0.0
+    stream: streams.Stream
+    reader: Reader
+    model: Adapter[Any]
+    transform: Callable[[Tensor], Tensor] | None
+    journal: Journal
+    labeled: bool | None
+    classes: Sequence[str]
+    outputs: int = 0
+    """Classes of the model, known after its first logits."""
+    unsaved: list[pa.Table] = dataclasses.field(default_factory=list)
+    consistent: bool = True
+    """False while the model may be ahead of its rows: in the middle of a batch."""
+    done: int = 0
+    digest: Any = dataclasses.field(default_factory=hashlib.sha256)
+    """Of the names and stamps of the images that are done."""
+    resumed: int = 0
+    seconds: float = 0.0
 
     def follow(self, save_every: float, progress: Callable[[int], None]) -> None:
         """Predict what is left of the stream."""
@@ -213,8 +198,8 @@ class _Prediction:
         except UnreadableError as error:
             self._save()
             raise StateError(
-                f"{error} {self.done} of {self.images} images are done and saved: run the same command again to "
-                "continue from there. on_error='skip' continues without such images."
+                f"{error} {self.done} of {len(self.reader.dataset)} images are done and saved: run the same command "
+                "again to continue from there. on_error='skip' continues without such images."
             ) from error
         except (KeyboardInterrupt, CrettaError):
             if self.consistent:
@@ -277,17 +262,15 @@ class _Prediction:
         labels, classes = None, self.classes
         if self.outputs:
             labels, classes = usable_labels(self.reader.dataset, self.labeled, self.outputs, classes)
-        counting = Counting(output)
+        summary = Summary(output, resumed=self.resumed, seconds=self.seconds)
 
         def completed() -> Iterator[pa.Table]:
             for part in self.journal.tables():
-                rows = table.complete(part, self.reader.names.name, classes, labels)
-                counting.add(rows)
+                rows = table.complete(part, self.reader.name, classes, labels)
+                summary.add(rows)
                 yield rows
 
         columns, settings = table.schema(labels is not None), self.journal.manifest.settings
         with atomic_write(output, within=self.journal.folder) as temporary:
             table.write(temporary, output.suffix, completed(), columns, settings)
-        summary = counting.summary
-        summary.resumed, summary.seconds = self.resumed, self.seconds
         return summary

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from numpy.typing import NDArray
 
 from cretta.metrics import Bins
 
@@ -36,40 +37,32 @@ class Summary:
     calibration_error: float | None = None
     mean_confidence: float = float("nan")
     mean_energy: float = float("nan")
+    _sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(2), repr=False)
+    _bins: Bins = field(default_factory=Bins.empty, repr=False)
 
     @property
     def images_per_second(self) -> float:
         """The speed of this process."""
         return (self.images - self.resumed) / self.seconds if self.seconds else float("nan")
 
-
-class Counting:
-    """Counts tables into a :class:`Summary`, in constant memory."""
-
-    def __init__(self, output: Path) -> None:
-        self.summary = Summary(output)
-        self._sums = np.zeros(2)
-        self._bins = Bins.empty()
-
     def add(self, table: pa.Table) -> None:
-        """Add rows; all of a batch must be in one table."""
-        s = self.summary
+        """Add rows, in constant memory; all of a batch must be in one table."""
         read = table.filter(pc.is_valid(table["prediction"]))
-        s.images += len(table)
-        s.unreadable += len(table) - len(read)
-        s.batches += len(pc.unique(table["batch"]))
+        self.images += len(table)
+        self.unreadable += len(table) - len(read)
+        self.batches += len(pc.unique(table["batch"]))
         firsts = read.select(["batch", "adapted", "note"]).group_by(["batch", "adapted", "note"]).aggregate([])
-        s.adapted += int(pc.sum(firsts["adapted"]).as_py() or 0)
-        s.notes.update(note for note in firsts["note"].to_pylist() if note)
+        self.adapted += int(pc.sum(firsts["adapted"]).as_py() or 0)
+        self.notes.update(note for note in firsts["note"].to_pylist() if note)
         if not len(read):
             return
         counts = read.group_by(["prediction", "class"]).aggregate([([], "count_all")]).to_pylist()
-        s.predicted.update({(row["prediction"], row["class"]): row["count_all"] for row in counts})
+        self.predicted.update({(row["prediction"], row["class"]): row["count_all"] for row in counts})
         confidence = read["confidence"].to_numpy()
         self._sums += [confidence.sum(dtype=float), read["energy"].to_numpy().sum(dtype=float)]
-        predicted = s.images - s.unreadable
-        s.mean_confidence, s.mean_energy = (self._sums / predicted).tolist()
+        predicted = self.images - self.unreadable
+        self.mean_confidence, self.mean_energy = (self._sums / predicted).tolist()
         if "correct" in table.column_names:
             correct = read["correct"].to_numpy(zero_copy_only=False).astype(bool)
             self._bins += Bins.from_confidence(torch.from_numpy(confidence.copy()), torch.from_numpy(correct))
-            s.accuracy, s.calibration_error = self._bins.accuracy, self._bins.calibration_error
+            self.accuracy, self.calibration_error = self._bins.accuracy, self._bins.calibration_error

@@ -14,6 +14,14 @@ from cretta.errors import BusyError, StateError
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
+def check_target(path: Path) -> None:
+    """Raise :class:`~cretta.errors.StateError` unless a file of this name can be written."""
+    if not path.parent.is_dir():
+        raise StateError(f"cannot write {path}: the folder {path.parent} does not exist; make it first.")
+    if path.is_dir():
+        raise StateError(f"cannot write {path}: it is a folder; give the name of a file in it.")
+
+
 @contextmanager
 def atomic_write(path: Path, *, within: Path | None = None, sync: bool = True) -> Iterator[Path]:
     """Yield the name of a temporary file to write; rename it to ``path`` at the end, or remove it after an error.

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cretta.errors import StateError
-from cretta.storage.files import atomic_write
+from cretta.storage.files import atomic_write, check_target
 
 _KEY = "cretta"
 
@@ -23,10 +23,7 @@ _KEY = "cretta"
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write ``tensors`` and JSON-able ``facts`` to ``path``, atomically."""
     target = Path(path)
-    if not target.parent.is_dir():
-        raise StateError(f"cannot write {target}: the folder {target.parent} does not exist; make it first.")
-    if target.is_dir():
-        raise StateError(f"cannot write {target}: it is a folder; give the name of a file in it.")
+    check_target(target)
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # One entry: safetensors writes several in no fixed order, and equal content should make equal files.
     metadata = {_KEY: json.dumps({"facts": facts, "sha256": _checksum(ready, facts)})}

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from cretta import streams
 from cretta.accelerate import fastest_training_backend, training_forward
@@ -26,7 +27,7 @@ from cretta.errors import OptionError, StateError
 from cretta.metrics import BatchScores
 from cretta.models.weights import WEIGHTS
 from cretta.normalization import norm_layers
-from cretta.storage import atomic_write, require_same, tensorfile
+from cretta.storage import atomic_write, check_target, require_same, tensorfile
 from cretta.training.augmix import augmix
 from cretta.training.recipe import Recipe
 
@@ -47,13 +48,10 @@ class Progress:
     """Mean over the last 50 steps."""
     side: int
     """Of the images in this step."""
-    images: int
-    """In this step."""
     rate: float
     """Images per second over the last 50 steps."""
     accuracy: float
     """On the held-out images, at the last evaluation; NaN before the first."""
-    backend: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +100,8 @@ def train(
     name with the suffix .csv holds the log, one row per epoch.
     """
     target, checkpoint = Path(output), checkpoint_of(output)
-    if not target.parent.is_dir():
-        raise OptionError(f"output {target}: the folder {target.parent} does not exist; create it first.")
+    log_file = target.with_suffix(".csv")
+    check_target(target)
     if int(dataset.labels.min()) < 0:
         raise OptionError(f"{dataset.name} has images without labels: training needs a label per image.")
     if len(dataset) - recipe.holdout < recipe.batch_size:
@@ -128,7 +126,7 @@ def train(
                 if interrupted():
                     raise KeyboardInterrupt
                 if run.log and run.log[-1].step == run.step:
-                    write_log(log_of(output), run.log)
+                    write_log(log_file, run.log)
                 if time.monotonic() - saved > save_every:
                     run.save(checkpoint)
                     saved = time.monotonic()
@@ -138,7 +136,7 @@ def train(
     run.finish()
     accuracy, error = evaluate(model, test, device) if test is not None else (math.nan, math.nan)
     trained = Trained(run.epoch, run.seconds / 60, accuracy, error, tuple(run.log))
-    write_log(log_of(output), run.log)
+    write_log(log_file, run.log)
     summary = {name: value for name, value in dataclasses.asdict(trained).items() if name != "log"}
     about = {"kind": WEIGHTS, "side": height, **(facts or {}), "recipe": dataclasses.asdict(recipe), **summary}
     if recipe.holdout:
@@ -153,11 +151,6 @@ def train(
 def checkpoint_of(output: str | Path) -> Path:
     """Return where the state of an unfinished training is stored."""
     return Path(f"{output}.checkpoint")
-
-
-def log_of(output: str | Path) -> Path:
-    """Return where the training log is stored."""
-    return Path(output).with_suffix(".csv")
 
 
 def checkpoint_settings(output: str | Path) -> dict[str, Any]:
@@ -255,7 +248,7 @@ class _Training:
 
     def choose_backend(self) -> None:
         """Take the fastest backend on a batch of this training."""
-        chosen = self._next()[:32]
+        chosen = self._next(self.step)[:32]
         pixels = self.images[chosen].to(self.device).float().div_(255)
         self.use(fastest_training_backend(self.model, _channels_last(pixels), self.labels[chosen].to(self.device))[0])
 
@@ -275,8 +268,8 @@ class _Training:
         while (share := self.share) < 1:
             begun = time.perf_counter()
             side = self.recipe.side(share, self.images.shape[2])
-            chosen = self._next()
-            loss = self._learn(self._views(self.images[chosen], side), self.labels[chosen], self.recipe.rate(share))
+            chosen = self._next(self.step)
+            loss = self._learn(self._views(self.step, chosen, side), self.labels[chosen], self.recipe.rate(share))
             if share >= 1 - self.recipe.average:
                 self.averaged += 1
                 for name, weight in self.model.named_parameters():
@@ -298,10 +291,8 @@ class _Training:
                 epoch=self.epoch,
                 loss=sum(self.losses) / len(self.losses),
                 side=side,
-                images=len(chosen),
                 rate=len(chosen) * len(self.times) / sum(self.times),
                 accuracy=self.log[-1].accuracy if self.log else math.nan,
-                backend=self.backend,
             )
 
     def _learn(self, views: list[Tensor], labels: Tensor, rate: float) -> float:
@@ -319,10 +310,10 @@ class _Training:
         self.optimizer.step()
         return float(loss.detach())
 
-    def _next(self) -> Tensor:
-        """Return the indices of the next batch: permutation after permutation, cut where a batch is full."""
+    def _next(self, step: int) -> Tensor:
+        """Return the indices of the batch of a step: permutation after permutation, cut where a batch is full."""
         chosen: list[Tensor] = []
-        position, missing = self.step * self.recipe.batch_size, self.recipe.batch_size
+        position, missing = step * self.recipe.batch_size, self.recipe.batch_size
         while missing:
             epoch, start = divmod(position, len(self.images))
             if self._order[0] != epoch:
@@ -336,17 +327,17 @@ class _Training:
         """Return random numbers that depend on the seed and ``number`` only: a resumed run draws the same."""
         return torch.Generator().manual_seed(self.recipe.seed * 2**32 + number)
 
-    def _views(self, images: Tensor, side: int) -> list[Tensor]:
+    def _views(self, step: int, chosen: Tensor, side: int) -> list[Tensor]:
         """Return the augmented batch, and with the Jensen-Shannon loss two AugMix versions beside the plain one."""
-        recipe, generator = self.recipe, self._generator(2 * self.step + 1)
-        images = flip_and_crop(images, generator, round(recipe.padding * images.shape[2] / 32))
+        recipe, generator = self.recipe, self._generator(2 * step + 1)
+        images = flip_and_crop(self.images[chosen], generator, round(recipe.padding * self.images.shape[2] / 32))
         views = [images.float().div_(255)]
         if recipe.jsd:
             views += [augmix(images, generator, severity=recipe.severity) for _ in range(2)]
         else:
-            chosen = torch.rand(len(images), generator=generator) < recipe.augmix
-            if bool(chosen.any()):
-                views[0][chosen] = augmix(images[chosen], generator, severity=recipe.severity)
+            changed = torch.rand(len(images), generator=generator) < recipe.augmix
+            if bool(changed.any()):
+                views[0][changed] = augmix(images[changed], generator, severity=recipe.severity)
         if side != images.shape[2]:
             views = [F.interpolate(view, (side, side), mode="bilinear", antialias=True) for view in views]
         return views
@@ -368,29 +359,15 @@ class _Training:
             with torch.no_grad():
                 for name, weight in self.model.named_parameters():
                     weight.copy_(self.average[name])
-            self._estimate_statistics()
+            # Plain means of BatchNorm statistics over the batches that would come next, at the full side.
+            steps, side = range(self.step, self.step + STATISTICS_BATCHES), self.images.shape[2]
+            views = (self._views(step, self._next(step), side)[0] for step in steps)
+            update_bn((_channels_last(view.to(self.device)) for view in views), self.model)
         if self.recipe.average or not self.log or self.log[-1].step != self.step:
             self.evaluate()
         if self.best:
             self.model.load_state_dict(self.best)
         self.model.eval()
-
-    def _estimate_statistics(self) -> None:
-        """Replace the running statistics of BatchNorm by their plain means over the next training batches."""
-        norms = [layer for layer in self.model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-        momenta = [layer.momentum for layer in norms]
-        last = self.step
-        self.model.train()
-        for count in range(STATISTICS_BATCHES):
-            for layer in norms:
-                layer.momentum = 1 / (count + 1)
-            views = self._views(self.images[self._next()], self.images.shape[2])
-            with torch.no_grad():
-                self.model(_channels_last(views[0].to(self.device)))
-            self.step += 1
-        self.step = last
-        for layer, momentum in zip(norms, momenta, strict=True):
-            layer.momentum = momentum
 
     def save(self, path: Path) -> None:
         momentum = [self.optimizer.state.get(weight, {}).get("momentum_buffer") for weight in self.model.parameters()]
