@@ -7,22 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cretta.cli import options as shared
 from cretta.cli import parse
 from cretta.cli.app import App, app
 from cretta.cli.console import check_output, console, print_table, say
-from cretta.cli.options import (
-    ARCHITECTURE,
-    CLASSES,
-    DEVICE,
-    MEAN,
-    MODEL,
-    OVERWRITE,
-    ROOT,
-    SEED,
-    STD,
-    argument,
-    option,
-)
+from cretta.cli.options import argument, option
 from cretta.errors import OptionError
 
 if TYPE_CHECKING:
@@ -52,17 +41,17 @@ def build(
         "that.",
         shown="unchanged",
     ),
-    root: Path | None = ROOT,
-    seed: int = SEED,
+    root: Path | None = shared.ROOT,
+    seed: int = shared.SEED,
     model: str | None = option(
-        None, "The source model, for --select confident or uncertain; as for `cretta predict`.", MODEL
+        None, "The source model, for --select confident or uncertain; as for `cretta predict`.", shared.MODEL
     ),
-    architecture: str | None = ARCHITECTURE,
-    classes: int | None = CLASSES,
-    mean: str | None = MEAN,
-    std: str | None = STD,
-    device: str = DEVICE,
-    overwrite: bool = OVERWRITE,
+    architecture: str | None = shared.ARCHITECTURE,
+    classes: int | None = shared.CLASSES,
+    mean: str | None = shared.MEAN,
+    std: str | None = shared.STD,
+    device: str = shared.DEVICE,
+    overwrite: bool = shared.OVERWRITE,
 ) -> None:
     r"""Sample source images, the same number of every class, for `cretta predict --buffer`.
 
@@ -82,7 +71,7 @@ def build(
     from cretta.augment import AUGMENTATIONS
     from cretta.buffer import SELECT, SourceBuffer
     from cretta.cli.datasets import NAMED
-    from cretta.cli.progress import share_bar, task_updates
+    from cretta.cli.progress import detail_bars, task_updates
     from cretta.data.registry import DATASETS
     from cretta.predict import open_images
 
@@ -100,7 +89,7 @@ def build(
         side = DATASETS[dataset].side
         raise OptionError(f"--image-size: the images of {dataset} are of {side}x{side}; leave it out.")
     net = None if model is None else parse.model(model, architecture, classes, mean, std, device).net
-    with share_bar() as bar:
+    with detail_bars() as bar:
         buffer = SourceBuffer.sample(
             images, share, select, seed, model=net, augment=augment, progress=task_updates(bar)
         )

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cretta.cli.app import App, app
-from cretta.cli.console import console, say
+from cretta.cli.console import console, print_table, say
 from cretta.cli.options import ROOT, argument
 from cretta.errors import StateError
 
@@ -65,8 +65,7 @@ def show(name: str = argument(..., "A dataset of `cretta data list`."), root: Pa
 
     record = release(name)
     home = data_root(root)
-    table = Table.grid(padding=(0, 2))
-    for heading, text in (
+    facts = (
         ("images", record.contents),
         ("page", record.page),
         ("license", record.license),
@@ -76,9 +75,8 @@ def show(name: str = argument(..., "A dataset of `cretta data list`."), root: Pa
         ("get", f"{record.get_command(root)}" + (f"  ({record.manual})" if record.manual else "")),
         ("read", f"from cretta.data import {record.example.split('(')[0]}, dataset_path"),
         ("", record.example.replace("path", f'dataset_path("{name}")', 1)),
-    ):
-        table.add_row(Text(heading, style="bold"), Text(text))
-    console.print(table)
+    )
+    print_table(facts)
 
 
 @data_app.command(resumable=True)

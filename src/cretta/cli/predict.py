@@ -10,24 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cretta.cli import options as shared
 from cretta.cli import parse
 from cretta.cli.app import app, as_options
 from cretta.cli.console import note, print_table, say
-from cretta.cli.options import (
-    ADAPTATION,
-    ARCHITECTURE,
-    CLASSES,
-    DEVICE,
-    IMAGES,
-    MEAN,
-    MODEL,
-    OVERWRITE,
-    SEED,
-    STD,
-    argument,
-    flag,
-    option,
-)
+from cretta.cli.options import ADAPTATION, IMAGES, MODEL, argument, flag, option
 from cretta.errors import BufferRequired, OptionError
 
 if TYPE_CHECKING:
@@ -67,7 +54,7 @@ def predict(
     ),
     guard: str | None = option(None, "When the model collapses: warn, rollback or reset.", ADAPTATION, shown="off"),
     batch_size: int = option(200, "Images per batch.", ADAPTATION, min=1),
-    seed: int = SEED,
+    seed: int = shared.SEED,
     continue_from: Path | None = option(None, "Start from a state that --keep-state saved.", ADAPTATION),
     keep_state: Path | None = option(None, "Save the adapted state here at the end (.safetensors)."),
     size: str | None = option(
@@ -88,12 +75,12 @@ def predict(
     ),
     on_error: str = option("stop", "If an image cannot be read: stop, or skip it and note it in the output.", IMAGES),
     workers: int | None = option(None, "Threads that read images.", IMAGES, shown="one per core", min=1),
-    architecture: str | None = ARCHITECTURE,
-    classes: int | None = CLASSES,
-    mean: str | None = MEAN,
-    std: str | None = STD,
-    device: str = DEVICE,
-    overwrite: bool = OVERWRITE,
+    architecture: str | None = shared.ARCHITECTURE,
+    classes: int | None = shared.CLASSES,
+    mean: str | None = shared.MEAN,
+    std: str | None = shared.STD,
+    device: str = shared.DEVICE,
+    overwrite: bool = shared.OVERWRITE,
     restart: bool = flag("--restart", "Discard unfinished work and start over."),
     save_every: float = option(10.0, "Seconds between saves of the work so far."),
 ) -> None:

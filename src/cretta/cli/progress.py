@@ -6,6 +6,7 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
 
+from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -18,7 +19,6 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn,
 )
 from rich.table import Column
 from rich.text import Text
@@ -31,15 +31,17 @@ WORDS = {TimeElapsedColumn: " elapsed", TimeRemainingColumn: " left"}
 
 
 class RateColumn(ProgressColumn):
-    """Units per second."""
+    """Units per second; bytes are shown as kB, MB or GB."""
 
-    def __init__(self, unit: str) -> None:
-        super().__init__()
+    def __init__(self, unit: str, **options: Any) -> None:
+        super().__init__(**options)
         self.unit = unit
 
     def render(self, task: Task) -> Text:
         """Return the recent speed; nothing before it is known."""
-        return Text(f"{task.speed:.0f} {self.unit}/s" if task.speed else "", style="progress.data.speed")
+        speed = task.speed or 0
+        amount = decimal(int(speed)) if self.unit == "bytes" else f"{speed:.0f} {self.unit}"
+        return Text(f"{amount}/s" if speed else "", style="progress.data.speed")
 
 
 class Lines(Progress):
@@ -94,15 +96,10 @@ def task_updates(progress: Progress) -> Callable[[str, float, float], None]:
     def update(description: str, done: float, total: float) -> None:
         if description not in tasks:
             # What is done already, by an earlier process, does not count as speed.
-            tasks[description] = progress.add_task(description, total=total, completed=int(done))
+            tasks[description] = progress.add_task(description, total=total, completed=int(done), details="")
         progress.update(tasks[description], completed=done)
 
     return update
-
-
-def share_bar() -> Progress:
-    """Return a bar with the share that is done and the time left."""
-    return bars(BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
 
 
 def bars(*columns: ProgressColumn) -> Progress:
@@ -127,14 +124,6 @@ class AmountColumn(DownloadColumn):
         return super().render(task) if task.total else Text()
 
 
-class SpeedColumn(TransferSpeedColumn):
-    """Bytes per second; empty until there is a measurement."""
-
-    def render(self, task: Task) -> Text:
-        """Return the text of a task."""
-        return super().render(task) if task.speed else Text()
-
-
 def detail_bars() -> Progress:
     """Return bars with the share that is done, the field ``details`` of the task, and the time spent and left."""
     details = TextColumn("{task.fields[details]}")
@@ -146,6 +135,6 @@ def download_bars() -> Progress:
     return bars(
         BarColumn(bar_width=None, table_column=Column(ratio=1)),
         AmountColumn(table_column=Column(no_wrap=True)),
-        SpeedColumn(table_column=Column(no_wrap=True)),
+        RateColumn("bytes", table_column=Column(no_wrap=True)),
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
     )

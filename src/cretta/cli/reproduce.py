@@ -48,7 +48,7 @@ def reproduce(
     from cretta.bench import RunContext, Store
     from cretta.bench.estimate import estimate
     from cretta.cli.execute import execute
-    from cretta.cli.progress import share_bar, task_updates
+    from cretta.cli.progress import detail_bars, task_updates
     from cretta.report.content import Chart, Table
     from cretta.report.files import check_formats, write_files
     from cretta.report.page import write_page
@@ -69,7 +69,7 @@ def reproduce(
     runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
     console.print(f"Scale {sized.name}: {sized.about}")
     if not plan:
-        with share_bar() as bar:
+        with detail_bars() as bar:
             update = task_updates(bar)
             paper.prepare(
                 sized, runs, root, lambda name, done: update(f"training a small network: {name}", done.share, 1.0)
