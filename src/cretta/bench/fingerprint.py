@@ -15,14 +15,8 @@ def fingerprint(dataset: ImageDataset) -> str:
     """Return a hash of labels and classes, all pixels of arrays, names and sizes of files, and the corruption."""
     digest = hashlib.sha256()
     if isinstance(dataset, CorruptedDataset):
-        described = (
-            dataset.corruption,
-            dataset.severity,
-            dataset.seed,
-            dataset.parameters,
-            fingerprint(dataset.source),
-        )
-        return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
+        described = (dataset.corruption, dataset.severity, dataset.seed, dataset.parameters)
+        return hashlib.sha256(repr((*described, fingerprint(dataset.source))).encode()).hexdigest()[:16]
     digest.update(f"{dataset.name} {len(dataset)} {dataset.classes}".encode())
     digest.update(dataset.labels.tobytes())
     if isinstance(dataset, ArrayDataset):

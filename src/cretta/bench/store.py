@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -111,7 +110,8 @@ class Store:
 
     def put(self, result: Result) -> None:
         """Write a result, and remove the unfinished parts of its run."""
-        fields = _fields(result)
+        fields = {name: value for name, value in vars(result).items() if name != "rows"}
+        fields["run"] = result.run.describe()
         rows = table_of(result.rows)
         content = {"format": FORMAT, "result": fields, "checksum": _checksum(rows, fields)}
         table = rows.replace_schema_metadata({_METADATA: json.dumps(content, sort_keys=True).encode()})
@@ -156,12 +156,6 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
-
-
-def _fields(result: Result) -> dict[str, Any]:
-    """Return everything but the rows, as JSON has it."""
-    fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(Result) if field.name != "rows"}
-    return {**fields, "run": result.run.describe()}
 
 
 def _checksum(rows: pa.Table, fields: dict[str, Any]) -> str:
