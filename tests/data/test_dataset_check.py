@@ -81,12 +81,7 @@ def test_uneven_classes_are_noticed(tmp_path: Path) -> None:
 
 
 def sums(record: Release, folder: Path) -> dict[str, str]:
-    found = {}
-    for name in record.file_md5:
-        if (folder / name).is_file():
-            with (folder / name).open("rb") as file:
-                found[name] = md5_of(file)
-    return found
+    return {name: md5_of(folder / name) for name in record.file_md5 if (folder / name).is_file()}
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -50,14 +50,13 @@ def check(release: Release, path: Path, progress: Callable[[str], None] = lambda
             yield Finding("MD5", f"{path} cannot be read ({error}): download it again.", "damaged")
 
 
-def md5_of(file: IO[bytes], progress: Callable[[int], None] = lambda done: None) -> str:
-    """Return the MD5 of the rest of a file; the datasets are published with it. It guards against damage only."""
-    digest = hashlib.md5(usedforsecurity=False)
-    done = 0
-    while chunk := file.read(1 << 20):
-        digest.update(chunk)
-        done += len(chunk)
-        progress(done)
+def md5_of(path: Path, progress: Callable[[int, int], None] = lambda done, size: None) -> str:
+    """Return the MD5 of a file; the datasets are published with it. It guards against damage only."""
+    digest, size = hashlib.md5(usedforsecurity=False), path.stat().st_size
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+            progress(file.tell(), size)
     return digest.hexdigest()
 
 
@@ -99,11 +98,7 @@ def _check_part(release: Release, path: Path, part: str) -> Finding:
 
 
 def _check_files(release: Release, path: Path) -> Iterator[Finding]:
-    sums = {}
-    for name in release.file_md5:
-        if (path / name).is_file():
-            with (path / name).open("rb") as file:
-                sums[name] = md5_of(file)
+    sums = {name: md5_of(path / name) for name in release.file_md5 if (path / name).is_file()}
     different = sorted(name for name, md5 in sums.items() if md5 != release.file_md5[name])
     if sums and not different:
         yield Finding("MD5", f"{len(sums)} files as published")

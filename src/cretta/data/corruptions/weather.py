@@ -6,7 +6,6 @@ from cretta.data.corruptions.draws import Draws
 from cretta.data.corruptions.parameters import Values
 from cretta.data.corruptions.photographs import frost_photographs
 from cretta.data.corruptions.pixels import Floats, Pixels, to_bytes, to_unit
-from cretta.data.corruptions.plasma import plasma
 from cretta.data.corruptions.resample import zoom_center, zoom_extent
 from cretta.data.corruptions.streak import streak
 
@@ -57,12 +56,34 @@ def frost(images: Pixels, draws: Draws, values: Values) -> Pixels:
     return to_bytes(x)
 
 
+def _plasma(draws: Draws, side: int, decay: float) -> Floats:
+    """Return (N, side, side) clouds in [0, 1] by midpoint displacement on a torus; `side` is a power of two."""
+    clouds = np.zeros((draws.count, side, side), dtype=np.float32)
+    step, wibble = side, 100.0
+    while step >= 2:
+        half, cells = step // 2, side // step
+        # The published generator scales a draw from ±wibble by wibble once more.
+        jitter = draws.uniform(-(wibble**2), wibble**2, 3, cells, cells)
+        corners = clouds[:, ::step, ::step]
+        pairs = corners + np.roll(corners, -1, axis=1)
+        centers = (pairs + np.roll(pairs, -1, axis=2)) / 4 + jitter[:, 0]
+        clouds[:, half::step, half::step] = centers
+        beside = corners + np.roll(corners, -1, axis=2) + centers + np.roll(centers, 1, axis=1)
+        clouds[:, ::step, half::step] = beside / 4 + jitter[:, 1]
+        beneath = corners + np.roll(corners, -1, axis=1) + centers + np.roll(centers, 1, axis=2)
+        clouds[:, half::step, ::step] = beneath / 4 + jitter[:, 2]
+        step, wibble = half, wibble / decay
+    clouds -= clouds.min(axis=(1, 2), keepdims=True)
+    clouds /= clouds.max(axis=(1, 2), keepdims=True)
+    return clouds
+
+
 def fog(images: Pixels, draws: Draws, values: Values) -> Pixels:
     """Add a plasma fractal, and scale to about the image's own range."""
     strength, decay = values
     _, height, width, _ = images.shape
     side = max(2, 1 << (max(height, width) - 1).bit_length())
-    clouds = plasma(draws, side, decay)[:, :height, :width, None]
+    clouds = _plasma(draws, side, decay)[:, :height, :width, None]
     brightest = to_unit(images.max(axis=(1, 2, 3), keepdims=True))
     x = to_unit(images)
     x += clouds * np.float32(strength)

