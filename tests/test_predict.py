@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 import cretta
 import textbook
@@ -199,15 +200,15 @@ def test_batches_that_are_left_out_say_why(tmp_path: Path) -> None:
     assert (summary.adapted, sum(summary.notes.values())) == (0, 6)
 
 
-def test_a_transform_and_the_state_at_the_end(tmp_path: Path) -> None:
+def test_the_state_at_the_end(tmp_path: Path) -> None:
     output, state = tmp_path / "out.parquet", tmp_path / "state.safetensors"
     model = adapter()
-    predict(array(), model, output=output, batch_size=BATCH, transform=lambda x: 1 - x, state=state)
+    predict(array(), model, output=output, batch_size=BATCH, state=state)
     again, plain = adapter(), adapter()
     again.restore(state)
     textbook.assert_bits(again.state.snapshot(), model.state.snapshot())
     for start in range(0, COUNT, BATCH):
-        logits = plain(1 - torch.from_numpy(pixels()[start : start + BATCH]).permute(0, 3, 1, 2).float() / 255)
+        logits = plain(torch.from_numpy(pixels()[start : start + BATCH]).permute(0, 3, 1, 2).float() / 255)
     textbook.assert_bits(plain.state.snapshot(), model.state.snapshot())
     assert rows(output)[-1]["prediction"] == int(logits[-1].argmax())
     # The next folder continues from there.
@@ -527,8 +528,9 @@ def test_wrong_requests_change_nothing(
 
 
 def test_a_batch_the_model_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
     with pytest.raises(BatchError, match="channels"):
-        predict(array(), adapter(), output=tmp_path / "out.csv", transform=lambda x: x[:, :1])
+        predict(array(), cretta.adapt(nn.Sequential(*layers), "tent"), output=tmp_path / "out.csv")
     with pytest.raises(OptionError, match="no images"):
         predict(array(0), adapter(), output=tmp_path / "out.csv")
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,6 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from cretta.data import embedded
-from cretta.errors import OptionError
 from cretta.training import augmix as augmix_module
 from cretta.training.augmix import (
     AUTOCONTRAST,
@@ -147,17 +146,3 @@ def test_images_are_mixed_on_their_own_and_by_the_generator_alone() -> None:
     assert len(torch.unique(varied.flatten(1), dim=0)) == 200
     # m ~ U(0, 1): the mean distance from the image is half of that of the chains alone.
     assert 0.01 < float((varied - same.float() / 255).abs().mean()) < 0.15
-
-
-@pytest.mark.parametrize(
-    ("given", "options"),
-    [
-        (torch.zeros(2, 3, 8, 8), {}),
-        (torch.zeros(2, 8, 8, dtype=torch.uint8), {}),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), {"severity": 11.0}),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), {"width": 0}),
-    ],
-)
-def test_what_cannot_be_mixed_is_refused(given: Tensor, options: dict[str, float]) -> None:
-    with pytest.raises(OptionError):
-        augmix(given, torch.Generator(), **options)  # type: ignore[arg-type]

@@ -42,7 +42,6 @@ def predict(
     shuffle: bool = False,
     classes: Sequence[str] = (),
     labeled: bool | None = None,
-    transform: Callable[[Tensor], Tensor] | None = None,
     workers: int | None = None,
     on_error: str = "stop",
     overwrite: bool = False,
@@ -54,9 +53,8 @@ def predict(
 ) -> Summary:
     """Predict every image of ``dataset`` by ``model``, which adapts as it goes, into a .parquet or .csv file.
 
-    ``transform``, then the model, get images as floats in [0, 1], (N, 3, H, W). Their order is the dataset's or, with
-    ``shuffle``, random by the model's seed. Paths in the output are relative to ``source``, from which the dataset was
-    opened.
+    The model gets images as floats in [0, 1], (N, 3, H, W). Their order is the dataset's or, with ``shuffle``, random
+    by the model's seed. Paths in the output are relative to ``source``, from which the dataset was opened.
 
     Work is saved in ``<output>.work`` every ``save_every`` seconds. If the process dies, the same call continues from
     there, and the file is the same as without the interruption; ``restart`` starts over. ``on_error="skip"`` records an
@@ -90,11 +88,10 @@ def predict(
         "shuffle": shuffle,
         "labeled": labeled,
         "classes": list(classes),
-        "transform": None if transform is None else getattr(transform, "__qualname__", type(transform).__qualname__),
         **(facts or {}),
     }
     with work_folder(path, settings, restart=restart) as journal:
-        prediction = _Prediction(stream, reader, model, transform, journal, labeled, classes)
+        prediction = _Prediction(stream, reader, model, journal, labeled, classes)
         prediction.follow(save_every, progress)
         summary = prediction.join(path)
         if state is not None:
@@ -155,7 +152,6 @@ class _Prediction:
     stream: streams.Stream
     reader: Reader
     model: Adapter[Any]
-    transform: Callable[[Tensor], Tensor] | None
     journal: Journal
     labeled: bool | None
     classes: Sequence[str]
@@ -179,7 +175,7 @@ class _Prediction:
         progress(self.done)
         begun = saved = time.perf_counter()
         try:
-            for step in streams.follow(self.stream[start:], self._read, self._predict, before=self._begin, ahead=2):
+            for step in streams.follow(self.stream[start:], self._read, self.model, before=self._begin, ahead=2):
                 self.consistent = False
                 unreadable, stamps = step.extra
                 self._check_outputs(step.logits)
@@ -211,9 +207,6 @@ class _Prediction:
         pixels, unreadable, stamps = self.reader.read(batch)
         x = None if pixels is None else as_batch(pixels, self.model.device)
         return x, (unreadable, stamps)
-
-    def _predict(self, x: Tensor) -> Tensor:
-        return self.model(x if self.transform is None else self.transform(x))
 
     def _begin(self, batch: streams.Batch, x: Tensor) -> None:
         self.consistent = False

@@ -11,45 +11,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cretta.errors import OptionError
-
 AUTOCONTRAST, EQUALIZE, POSTERIZE, SOLARIZE, ROTATE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = range(9)
 OPERATIONS = 9
+WIDTH, DEPTH = 3, 3
+"""Chains per image, and the most operations of a chain: those of the paper."""
 
 
-def augmix(
-    images: Tensor, generator: torch.Generator, *, severity: float = 3.0, width: int = 3, depth: int = 3
-) -> Tensor:
+def augmix(images: Tensor, generator: torch.Generator, *, severity: float = 3.0) -> Tensor:
     """Return (1 − m) x + m Σ w_k chain_k(x): uint8 (N, 3, H, W) → float in [0, 1].
 
-    ``width`` chains of 1 to ``depth`` random operations, weights w ~ Dirichlet(1), m ~ Beta(1, 1), all drawn for each
-    image on its own.
+    Three chains of 1 to 3 random operations, weights w ~ Dirichlet(1), m ~ Beta(1, 1), all drawn for each image on its
+    own; ``severity`` goes from 0.1 to 10.
     """
-    if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != 3:
-        raise OptionError(f"images are {images.dtype} of shape {tuple(images.shape)}: give uint8 (N, 3, H, W).")
-    if not 0.1 <= severity <= 10 or width < 1 or depth < 1:
-        raise OptionError(
-            f"severity={severity!r}, width={width!r}, depth={depth!r}: severity goes from 0.1 to 10, the others from 1."
-        )
     count = len(images)
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, generator=generator)
 
-    chains = images.repeat_interleave(width, 0)
-    lengths = torch.randint(1, depth + 1, (len(chains),), generator=generator)
-    for step in range(depth):
+    chains = images.repeat_interleave(WIDTH, 0)
+    lengths = torch.randint(1, DEPTH + 1, (len(chains),), generator=generator)
+    for step in range(DEPTH):
         operations = torch.randint(OPERATIONS, (len(chains),), generator=generator)
         levels = 0.1 + (severity - 0.1) * uniform(len(chains))
         signs = torch.where(uniform(len(chains)) < 0.5, -1.0, 1.0)
         going = torch.nonzero(lengths > step).flatten()
         chains[going] = apply(chains[going], operations[going], levels[going], signs[going])
     # A Dirichlet(1, …, 1) is the normalized row of exponential variates.
-    weights = -torch.log1p(-uniform(count, width))
+    weights = -torch.log1p(-uniform(count, WIDTH))
     weights = weights / weights.sum(1, keepdim=True)
     share = uniform(count, 1)
     weights = (weights * share).to(images.device)
-    mixed = torch.einsum("nk,nkchw->nchw", weights, chains.view(count, width, *images.shape[1:]).float())
+    mixed = torch.einsum("nk,nkchw->nchw", weights, chains.view(count, WIDTH, *images.shape[1:]).float())
     return (mixed + (1 - share.to(images.device)).view(-1, 1, 1, 1) * images.float()).div_(255)
 
 
