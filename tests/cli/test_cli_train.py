@@ -133,8 +133,8 @@ def test_bad_requests_get_a_message_and_leave_nothing(arguments: list[str], said
 def test_the_curve_shows_loss_and_accuracy() -> None:
     rows = [Row(n, n, n, 0.1, 32, 2 / n, 0.1 * n, 0.1) for n in range(1, 6)]
     loss, accuracy = (panel.series[0] for panel in training_curve(rows, "a title").panels)
-    assert loss.x == accuracy.x == (1, 2, 3, 4, 5)
-    assert loss.y == tuple(2 / n for n in range(1, 6))
-    assert accuracy.y == pytest.approx([10, 20, 30, 40, 50])
+    assert list(loss.x) == list(accuracy.x) == [1, 2, 3, 4, 5]
+    assert list(loss.y) == [2 / n for n in range(1, 6)]
+    assert list(accuracy.y) == pytest.approx([10, 20, 30, 40, 50])
     unmeasured = [dataclasses.replace(row, accuracy=math.nan) for row in rows]
     assert [panel.y for panel in training_curve(unmeasured, "a title").panels] == ["loss"]

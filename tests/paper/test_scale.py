@@ -142,10 +142,10 @@ def test_small_networks_are_trained_once(drawings: Path) -> None:
     resolved = dataclasses.replace(SMOKE, families={"pacs": family}).resolve(drawings / "store", drawings)
     runs = [run for run in get("pacs").plan(resolved) if run.data == "pacs:sketch"]
     reported = []
-    outputs = prepare(resolved, runs, drawings, lambda name, news: reported.append((name, news.images)))
+    outputs = prepare(resolved, runs, drawings, lambda name, news: reported.append((name, news.epoch)))
     assert outputs == [drawings / "store" / "models" / "pacs-sketch.safetensors"]
     assert outputs[0].is_file()
-    assert reported == [("pacs-sketch", 56)] * 2
+    assert reported == [("pacs-sketch", 1.0), ("pacs-sketch", 2.0)]  # all images in one batch
     assert prepare(resolved, runs, drawings) == []
     first = load_file(outputs[0])
     outputs[0].unlink()
