@@ -19,11 +19,13 @@ from made_results import made_result, made_row
 DOMAINS = tuple(f"{shift}/5" for shift in demo.SHIFTS)
 
 
-def group(method: str, rows: Sequence[BatchRow], domains: tuple[str, ...] = DOMAINS) -> Group:
+def group(
+    method: str, rows: Sequence[BatchRow], domains: tuple[str, ...] = DOMAINS, name: str = "whole stream"
+) -> Group:
     """A run with these batches, as many per domain."""
     size = len(rows) // len(domains)
     rows = [dataclasses.replace(row, domain=domains[index // size]) for index, row in enumerate(rows)]
-    return Group((dataclasses.replace(made_result(method, domains), rows=tuple(rows)),), method, "", "")
+    return Group((dataclasses.replace(made_result(method, domains), rows=tuple(rows)),), method, "", name)
 
 
 def batch(right: int, confidence: float, *, images: int = 10, domain: str = "fog/5") -> BatchRow:
@@ -119,8 +121,8 @@ def test_wrong_requests_are_refused_with_what_is_allowed(wrong: dict[str, object
 
 
 def test_the_table_has_the_stream_and_its_second_half() -> None:
-    streams = {"whole stream": [group("tent", [batch(5, 0.75)] * 24 + [batch(9, 0.85)] * 24)]}
-    rows = demo.table(streams, "title").rows
+    stream = group("tent", [batch(5, 0.75)] * 24 + [batch(9, 0.85)] * 24)
+    rows = demo.table([stream], "title").rows
     assert [(row.group, row.label) for row in rows] == [("whole stream", "tent"), ("second half", "tent")]
     # Accuracy, ECE, confidence minus accuracy, images per second (10 in a quarter of a second).
     assert [cell.value for cell in rows[0].cells] == pytest.approx([70, 15, 10, 40])
@@ -130,8 +132,8 @@ def test_the_table_has_the_stream_and_its_second_half() -> None:
 def test_the_table_of_single_shifts_has_a_group_for_each() -> None:
     runs, _ = demo.plan(("glass_blur", "fog"), methods=("tent",), images=10, batch_size=5)
     rows = {run: [batch(8, 0.85)] if Domain("fog", 5) in run.domains else [batch(6, 0.85)] for run in runs}
-    streams = demo.by_stream({run: group("tent", rows[run], tuple(map(str, run.domains))).results[0] for run in runs})
-    table = demo.table(streams, "title")
+    results = {run: group("tent", rows[run], tuple(map(str, run.domains))).results[0] for run in runs}
+    table = demo.table(demo.groups_of(results), "title")
     assert [(row.group, row.label, row.cells[0].value) for row in table.rows] == [
         ("glass blur", "tent", 60),
         ("fog", "tent", 80),
@@ -141,7 +143,7 @@ def test_the_table_of_single_shifts_has_a_group_for_each() -> None:
 def test_curves_have_a_point_per_shift_and_the_shifts_are_named() -> None:
     results = {method: made_result(method, DOMAINS, batches=3) for method in demo.METHODS}
     groups = [Group((result,), method, "", "") for method, result in results.items()]
-    chart = demo.chart({"whole stream": groups}, "title")
+    chart = demo.chart(groups, "title")
     assert [(start, end) for start, end, _ in chart.parts] == [(60 * index, 60 * index + 60) for index in range(8)]
     assert [name for _, _, name in chart.parts][:3] == ["gaussian noise", "glass blur", "fog"]
     assert [panel.y for panel in chart.panels] == ["accuracy %", "ECE %", "confidence − accuracy %"]
@@ -157,8 +159,8 @@ def test_curves_have_a_point_per_shift_and_the_shifts_are_named() -> None:
 
 def test_curves_over_a_single_shift_are_of_all_images_so_far() -> None:
     rows = made_result("tent", ("fog/5",), batches=3).rows
-    groups = [group("tent", rows, ("fog/5",))]
-    chart = demo.chart({"fog": groups, "snow": groups}, "title")
+    groups = [group("tent", rows, ("fog/5",), name) for name in ("fog", "snow")]
+    chart = demo.chart(groups, "title")
     assert not chart.parts
     assert [panel.title for panel in chart.panels] == ["fog"] * 3 + ["snow"] * 3
     (series,) = chart.panels[0].series

@@ -13,7 +13,7 @@ from cretta.data import CORRUPTIONS, ArrayDataset, ImageDataset, corrupted, embe
 from cretta.data.domains import Domain
 from cretta.errors import OptionError
 from cretta.report.content import Chart, Panel, Row, Series, Table
-from cretta.report.groups import ACCURACY, CALIBRATION, SPEED, Group, Metric
+from cretta.report.groups import ACCURACY, CALIBRATION, SPEED, Group, Metric, by
 from cretta.report.spread import margin
 
 NAME = "demo"
@@ -34,9 +34,6 @@ GAP = Metric(
 )
 CURVES = (dataclasses.replace(ACCURACY, digits=1), dataclasses.replace(CALIBRATION, digits=1), GAP)
 """The metrics of the figure; the table has the speed too."""
-
-Streams = Mapping[str, Sequence[Group]]
-"""The methods on each stream, by the stream's name."""
 
 
 def plan(
@@ -81,44 +78,40 @@ def plan(
     return product(base, domains=streams, method=methods), RunContext(benchmarks=[benchmark])
 
 
-def by_stream(results: Mapping[Run, Result]) -> Streams:
-    """Return the results of each stream: of each shift on its own, or of the stream of all shifts."""
-    streams: dict[str, list[Group]] = {}
-    for run, result in results.items():
-        name = _name(str(run.domains[0])) if len(run.domains) == 1 else "whole stream"
-        streams.setdefault(name, []).append(Group((result,), run.method, NAME, name))
-    return streams
+def groups_of(results: Mapping[Run, Result]) -> list[Group]:
+    """Return each result with the name of its stream: a shift on its own, or the stream of all shifts."""
+    return [
+        Group((result,), run.method, NAME, "whole stream" if len(run.domains) > 1 else _name(str(run.domains[0])))
+        for run, result in results.items()
+    ]
 
 
-def table(streams: Streams, title: str) -> Table:
+def table(groups: Sequence[Group], title: str) -> Table:
     """Return the metrics on each shift, or on the stream of all shifts and on its second half."""
     metrics = (*CURVES, SPEED)
-    parts = dict(streams)
-    if "whole stream" in parts:
-        parts["second half"] = _second_half(parts["whole stream"])
-    rows = [Row(group.label, group.cells(metrics), part) for part, groups in parts.items() for group in groups]
+    rows = [Row(group.label, group.cells(metrics), group.shift) for group in (*groups, *_second_half(groups))]
     return Table(NAME, title, "method", tuple(m.column for m in metrics), tuple(rows), best_of="group")
 
 
-def chart(streams: Streams, title: str) -> Chart:
+def chart(groups: Sequence[Group], title: str) -> Chart:
     """Return curves over the stream, a point per shift; over single shifts a point per batch, of all images so far."""
     panels = []
     parts: tuple[tuple[float, float, str], ...] = ()
-    for name, groups in streams.items():
-        rows, domains = groups[0].results[0].rows, groups[0].parts
+    for name, members in by("shift", groups).items():
+        rows, domains = members[0].results[0].rows, members[0].parts
         if domains:
             counts = [sum(row.images for row in rows if row.domain == domain) for domain in domains]
             edges = pairwise((0.0, *accumulate(map(float, counts))))
             parts = tuple((*edge, _name(domain)) for edge, domain in zip(edges, domains, strict=True))
             x = tuple((start + end) / 2 for start, end, _ in parts)
-            points = [[group.only([domain]) for domain in domains] for group in groups]
+            points = [[group.only([domain]) for domain in domains] for group in members]
         else:
             x = tuple(accumulate(float(row.images) for row in rows))
-            points = [[group.first(number) for number in range(1, len(rows) + 1)] for group in groups]
+            points = [[group.first(number) for number in range(1, len(rows) + 1)] for group in members]
         for metric in CURVES:
             series = tuple(
                 Series(group.label, x, tuple(value for point in curve for value in point.values(metric).values()))
-                for group, curve in zip(groups, points, strict=True)
+                for group, curve in zip(members, points, strict=True)
             )
             panels.append(Panel("" if parts else name, "images seen", metric.title, "line", series))
     measured = "the images of one shift" if parts else "all images so far"
@@ -152,7 +145,8 @@ def _compared(groups: Sequence[Group], chosen: str, metric: Metric, words: tuple
 
 
 def _second_half(groups: Sequence[Group]) -> list[Group]:
-    return [group.only(group.parts[len(group.parts) // 2 :]) for group in groups]
+    halves = [group.only(group.parts[len(group.parts) // 2 :]) for group in groups if group.parts]
+    return [dataclasses.replace(half, shift="second half") for half in halves]
 
 
 def _name(domain: str) -> str:

@@ -48,11 +48,10 @@ def demo(
             shift or (), severity=severity, images=images, batch_size=batch_size, seed=seed
         )
         results = execute(runs, Store(folder), context)
-    streams = demonstration.by_stream(results)
+    groups = demonstration.groups_of(results)
     title = f"{images} CIFAR-10 test images per shift, severity {severity}, batches of {batch_size}, seed {seed}"
-    write_chart(demonstration.chart(streams, title), output)
-    console.print(terminal(demonstration.table(streams, title), console.width))
+    write_chart(demonstration.chart(groups, title), output)
+    console.print(terminal(demonstration.table(groups, title), console.width))
     if not shift:
-        (groups,) = streams.values()
         console.print("", *demonstration.findings(groups), sep="\n")
     say(f"\nFigure: {output}")

@@ -132,7 +132,12 @@ def _legend(figure: Figure, chart: Chart, by_label: Mapping[str, Style]) -> floa
     with_data = {series.label for panel in chart.panels for series in panel.series if series.y}
     if not kinds:
         return 0.0
-    handles = [_handle(kind, by_label[label]) for label, kind in kinds.items()]
+    handles = [
+        Patch(**_bar_options(by_label[label]))
+        if kind == "bar"
+        else Line2D([], [], **_line_options(by_label[label], kind))
+        for label, kind in kinds.items()
+    ]
     # After a space of zero width: names that begin with an underscore would be left out.
     names = [f"\u200b{_short(label, LONG)}{'' if label in with_data else ' (no data)'}" for label in kinds]
     options: Any = {"frameon": False, "handlelength": 3.2, "borderaxespad": 0.0}
@@ -152,12 +157,6 @@ def _panel_width(panel: Panel) -> float:
     if panel.kind != "bar":
         return 4.2
     return min(12.0, max(4.2, 0.6 + 0.16 * len(_categories(panel)) * (len(panel.series) + 1)))
-
-
-def _handle(kind: str, style: Style) -> Line2D | Patch:
-    if kind == "bar":
-        return Patch(**_bar_options(style))
-    return Line2D([], [], **_marker_options(style), **_line_options(style, kind))
 
 
 def _panel(axis: Axes, panel: Panel, by_label: Mapping[str, Style]) -> None:
@@ -194,7 +193,7 @@ def _draw(axis: Axes, kind: str, x: Floats, y: Floats, series: Series, style: St
             axis.fill_between(x, y - deviation, y + deviation, color=style.color, alpha=0.15, linewidth=0)
         # Ten markers at most; those of neighboring lines are at different x.
         every = max(1, len(x) // 10)
-        axis.plot(x, y, markevery=(index % every, every), **_marker_options(style), **_line_options(style, kind))
+        axis.plot(x, y, markevery=(index % every, every), **_line_options(style, kind))
         return
     bars = kind == "bar"
     width = 0.82 / count
@@ -207,7 +206,7 @@ def _draw(axis: Axes, kind: str, x: Floats, y: Floats, series: Series, style: St
     if bars:
         axis.bar(x, y, width=width * 0.94, linewidth=0.7, **_bar_options(style))
     else:
-        axis.plot(x, y, **{**_marker_options(style), "markersize": 7}, **_line_options(style, kind))
+        axis.plot(x, y, **_line_options(style, kind))
 
 
 def _x_axis(axis: Axes, panel: Panel, categories: Sequence[str]) -> None:
@@ -272,16 +271,13 @@ def _check(series: Series) -> None:
 
 
 def _line_options(style: Style, kind: str) -> dict[str, Any]:
-    if kind == "scatter":
-        return {"linestyle": "none"}
-    return {"linestyle": (0, style.dash) if style.dash else "-", "linewidth": 1.6}
-
-
-def _marker_options(style: Style) -> dict[str, Any]:
+    dash = (0, style.dash) if style.dash else "-"
     return {
         "color": style.color,
+        "linestyle": "none" if kind == "scatter" else dash,
+        "linewidth": 1.6,
         "marker": _MARKERS[style.marker],
-        "markersize": 5.5,
+        "markersize": 7 if kind == "scatter" else 5.5,
         "markerfacecolor": "#ffffff" if style.hollow else style.color,
         "markeredgecolor": style.color,
     }
