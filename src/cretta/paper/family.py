@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from cretta.bench import Buffer, Run
 from cretta.bench.run import Scalar
@@ -108,7 +109,7 @@ class Family:
 
     def resolve(self, **values: str) -> Family:
         """Return the family with these values for the names in braces."""
-        texts = {"data": self.data, "model": self.model, "train": self.train}
+        texts: dict[str, Any] = {"data": self.data, "model": self.model, "train": self.train}
         for name, value in values.items():
             texts = {field: text.replace(f"{{{name}}}", value) for field, text in texts.items()}
         return dataclasses.replace(self, **texts)
