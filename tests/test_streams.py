@@ -179,7 +179,7 @@ def test_the_loop_yields_a_step_per_batch_in_order(ahead: int) -> None:
     assert [step.extra for step in steps] == [0, 10, 20, 30, 40]
     for step in steps:
         indices, expected = torch.from_numpy(step.batch.indices).float(), 2 if step.batch.adapts else -1
-        assert torch.equal(step.logits, torch.empty(0, 0) if step.batch.number == 1 else expected * indices)
+        assert torch.equal(step.logits, torch.empty(0, 1) if step.batch.number == 1 else expected * indices)
         assert (step.seconds > 0) == (step.batch.number != 1)
 
 

@@ -174,7 +174,7 @@ def follow(
     reading = prefetch(lambda batch: (batch, *read(batch)), stream, depth=ahead)
     with closing(reading):
         for batch, images, extra in reading:
-            logits, seconds = torch.empty(0, 0), 0.0
+            logits, seconds = torch.empty(0, 1), 0.0
             if images is not None:
                 if before is not None:
                     before(batch, images)

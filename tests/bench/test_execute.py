@@ -254,7 +254,7 @@ def test_memory_is_that_of_a_batch_that_the_model_adapts_to() -> None:
 def test_foreign_images_are_drawn_for_each_benchmark_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take the size of the run's own images."""
     context = RunContext()
-    monkeypatch.setattr(context, "_sampled", lambda run: SourceBuffer(torch.rand(2, 3, 4, 4)))
+    monkeypatch.setattr(context, "_sampled", lambda *inputs: SourceBuffer(torch.rand(2, 3, 4, 4)))
     foreign = dataclasses.replace(BASE, method="cretta", buffer=Buffer(data="imagenet", size=40))
     buffers = [context.buffer(dataclasses.replace(foreign, data=data)) for data in ("cifar10", "pacs", "cifar10")]
     assert buffers[0] is buffers[2] is not buffers[1]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cretta.adapter import Adapter
 from cretta.bench.benchmarks import Benchmark, benchmark, is_folder
 from cretta.bench.fingerprint import fingerprint
-from cretta.bench.run import Run
+from cretta.bench.run import Buffer, Run
 from cretta.buffer import SourceBuffer
 from cretta.data import ImageDataset
 from cretta.data.dataset import Pixels, as_batch
@@ -70,7 +70,7 @@ class RunContext:
         self.device = torch.device(device)
         self._benchmarks: dict[tuple[str, int | None], Benchmark] = {(extra.name, None): extra for extra in benchmarks}
         self._opened = cache(lambda spec: open_model(spec, device=self.device))
-        self._buffer = lru_cache(CACHED_BUFFERS)(lambda run: self._sampled(run))
+        self._buffer = lru_cache(CACHED_BUFFERS)(lambda *inputs: self._sampled(*inputs))
         self._adapter = lru_cache(CACHED_ADAPTERS)(self._made_adapter)
         self._domains: OrderedDict[tuple[object, ...], DomainImages] = OrderedDict()
         self._model_fingerprint = cache(lambda spec: _network_fingerprint(self.model(spec)))
@@ -116,18 +116,15 @@ class RunContext:
         if not _reads_source(run):
             return None
         # The same for all runs that agree in what it depends on.
-        model = run.model if run.buffer.select != "random" else ""
-        clean = (Domain(CLEAN),)
-        same = Run(data=run.data, size=run.size, domains=clean, model=model, buffer=run.buffer, seed=run.seed)
-        return self._buffer(same)
+        model = run.model if run.buffer.select != "random" else None
+        return self._buffer(run.data, run.size, run.buffer, model, run.seed)
 
-    def _sampled(self, run: Run) -> SourceBuffer:
-        plan = run.buffer
-        images = self._source(run.data, run.size, plan.data, plan.split)
-        model = self.model(run.model) if plan.select != "random" else None
+    def _sampled(self, data: str, size: int | None, plan: Buffer, model: str | None, seed: int) -> SourceBuffer:
+        images = self._source(data, size, plan.data, plan.split)
+        net = None if model is None else self.model(model)
         # A share of the images, or a number of them, at most all.
-        size = plan.size if plan.size < 1 else min(int(plan.size), len(images))
-        return SourceBuffer.sample(images, size=size, select=plan.select, model=model, seed=run.seed)
+        count = plan.size if plan.size < 1 else min(int(plan.size), len(images))
+        return SourceBuffer.sample(images, size=count, select=plan.select, model=net, seed=seed)
 
     def _source(self, data: str, size: int | None, other: str, split: str) -> ImageDataset:
         """Return the images that a buffer is drawn from; those of another benchmark get the size of the run's own."""

@@ -55,15 +55,14 @@ def batch_table(
         entries[~lost] = values.cpu().numpy()
         return pa.array(entries, mask=lost)
 
-    none = logits.new_zeros(0)
-    confidence, prediction = logits.softmax(-1).max(-1) if len(logits) else (none, none)
+    confidence, prediction = logits.softmax(-1).max(-1)
     return pa.table(
         {
             "index": batch.indices,
             "batch": np.full(len(batch), batch.number, np.int32),
             "prediction": column(prediction, np.int32),
             "confidence": column(confidence, np.float32),
-            "energy": column(energy(logits, temperature) if len(logits) else none, np.float32),
+            "energy": column(energy(logits, temperature), np.float32),
             "adapted": record.adapted & ~lost,
             "note": [unreadable.get(position, note) for position in positions],
         }
