@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -51,21 +50,22 @@ def compared(function: Callable[[Tensor], Tensor], x: Tensor, learns: tuple[Tens
     """PyTorch's time and the kernels', forward and backward."""
     gradient = torch.randn_like(function(x))
 
-    def timed(choose: Callable[[], AbstractContextManager[None]], backward: bool) -> Callable[[], object]:
-        with choose():
-            out = function(x)
+    def timed(layer: Callable[[Tensor], Tensor], backward: bool) -> Callable[[], object]:
+        out = layer(x)
 
         def run() -> None:
             if backward:
                 torch.autograd.grad(out, learns, gradient, retain_graph=True)
             else:
-                with choose(), torch.no_grad():
-                    function(x)
+                with torch.no_grad():
+                    layer(x)
 
         return run
 
-    choices = (kernels.disabled, nullcontext)
-    cases = {f"{choose} {backward}": timed(choose, backward) for backward in (False, True) for choose in choices}
+    layers = {"PyTorch": kernels.without(function), "kernels": function}
+    cases = {
+        f"{name} {backward}": timed(layer, backward) for backward in (False, True) for name, layer in layers.items()
+    }
     return list(milliseconds(cases, rounds).values())
 
 
