@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -66,10 +67,7 @@ def data_make(
         raise OptionError(f"{target}: expected one of {', '.join(PUBLISHED)}, or a folder that exists.")
     if target in PUBLISHED and size is not None:
         raise OptionError(f"--size {size}: {target} has the size it is published with; leave it out.")
-    if target in PUBLISHED:
-        dataset_path(target.removesuffix("-c"), root)  # raises if the clean images are missing
-    if "frost" in corruptions:
-        _check_frost(corruptions)
+    _check_frost(corruptions, lambda: dataset_path(target.removesuffix("-c"), root) if target in PUBLISHED else None)
     with progress_bar() as progress:
         task = progress.add_task("reading", total=None)
 
@@ -91,13 +89,16 @@ def data_make(
     say(f"Read it with {shown}")
 
 
-def _check_frost(corruptions: list[str]) -> None:
-    """Raise, before the work, if the images that frost needs are missing."""
+def _check_frost(corruptions: list[str], check_first: Callable[[], object]) -> None:
+    """Raise, before the work, if the images that frost needs are missing; ``check_first`` reports what comes before."""
     from cretta.data.corruptions import check_corruption
 
+    if "frost" not in corruptions:
+        return
     try:
         check_corruption("frost", 1, 0, None)
     except OptionError as error:
+        check_first()
         rest = " ".join(f"--corruption {name}" for name in corruptions if name != "frost")
         without = f"To leave it out: {rest}" if rest else "There is nothing else to make"
         raise OptionError(f"{error}. {without}") from None
