@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from cretta.bench import Benchmark, Buffer, Result, Run, RunContext, product
-from cretta.data import CORRUPTIONS, ArrayDataset, ImageDataset, corrupted, embedded
+from cretta.data import CORRUPTIONS, ArrayDataset, CorruptedDataset, ImageDataset, embedded
 from cretta.data.domains import Domain
 from cretta.errors import OptionError
 from cretta.report.content import Chart, Panel, Row, Series, Table
@@ -63,7 +63,7 @@ def plan(
     def shifted(domain: Domain) -> ImageDataset:
         indices = np.arange(starts[domain], starts[domain] + images) % len(test)
         part = ArrayDataset(test.name, test.images[indices], test.labels[indices], test.classes)
-        return corrupted(part, *domain.corruption)
+        return CorruptedDataset(part, *domain.corruption)
 
     benchmark = Benchmark(NAME, lambda: test, lambda: embedded("train"), shifted, CORRUPTIONS)
     base = Run(

@@ -15,7 +15,7 @@ from cretta import SourceBuffer
 from cretta.bench import BatchRow, Buffer, Domain, Run, RunContext
 from cretta.bench.execute import execute, operations_of
 from cretta.bench.fingerprint import fingerprint
-from cretta.data import corrupt, corrupted, embedded, image_folder
+from cretta.data import CorruptedDataset, corrupt, embedded, image_folder
 from cretta.errors import OptionError, StateError
 from cretta.streams import iid
 
@@ -214,7 +214,7 @@ def test_errors_are_raised_before_any_work(change: dict[str, Any], said: str) ->
 def test_shifted_images_are_the_corrupted_test_images() -> None:
     run = Run(data="embedded", domains=Domain.parse_all("fog/5"), model="tiny:network", images=10)
     domain = RunContext().domain(run, Domain("fog", 5))
-    expected = corrupted(embedded("test"), "fog", 5).read(range(10))
+    expected = CorruptedDataset(embedded("test"), "fog", 5).read(range(10))
     assert torch.equal(
         (domain.batch(torch.arange(10), torch.device("cpu")) * 255).round().byte().permute(0, 2, 3, 1),
         torch.from_numpy(expected),
@@ -228,7 +228,7 @@ def test_fingerprints_notice_what_changed(tmp_path: Path) -> None:
     changed[777, 3, 3] ^= 1
     assert fingerprint(dataclasses.replace(whole, images=changed)) != first
     assert fingerprint(dataclasses.replace(whole)) == first
-    kinds = {fingerprint(corrupted(whole, "fog", 5)), fingerprint(corrupted(whole, "fog", 4)), first}
+    kinds = {fingerprint(CorruptedDataset(whole, "fog", 5)), fingerprint(CorruptedDataset(whole, "fog", 4)), first}
     assert len(kinds) == 3
     for number in range(3):
         (tmp_path / "a").mkdir(exist_ok=True)

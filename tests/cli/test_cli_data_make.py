@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from cretta.cli import app
-from cretta.data import cifar_c, corrupt, corrupted, embedded, image_folder, numpy_file, tiny_imagenet_c
+from cretta.data import CorruptedDataset, cifar_c, corrupt, embedded, image_folder, numpy_file, tiny_imagenet_c
 from cretta.data.corruptions import photographs
 from cretta.data.dataset import Labels, Pixels
 
@@ -92,7 +92,7 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert f"24 images made: {tmp_path}/photos-C" in result.output.replace("\n", "")
     made = image_folder(tmp_path / "photos-C" / "snow" / "3")
-    expected = corrupted(image_folder(tmp_path / "photos"), "snow", 3, parameters="tiny")
+    expected = CorruptedDataset(image_folder(tmp_path / "photos"), "snow", 3, parameters="tiny")
     assert np.array_equal(made.read(range(6)), expected.read(range(6)))
     other = call(tmp_path / "photos", *options)
     assert other.exit_code == 2

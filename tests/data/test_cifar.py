@@ -404,10 +404,10 @@ def test_errors_of_cifar_c(tmp_path: Path) -> None:
             cifar_c(root, "fog", 1)
     np.save(root / "fog.npy", images)
     for wrong, message in (
-        (labels[:-1], "99 labels from 0 to 9: expected 100"),
-        (labels[:0], "0 labels"),
-        (labels.astype(int) - 1, "from -1"),
-        (labels + 100, "to 109"),
+        (labels[:-1], "100 images and 99 labels: expected 100; download cifar10-c again"),
+        (labels[:0], "100 images and 0 labels"),
+        (labels.astype(int) - 1, "labels from -1 to 8: expected 0 to 9"),
+        (labels + 100, "labels from 100 to 109: expected 0 to 99; download cifar100-c again"),
         (labels / 2, "float64"),
     ):
         np.save(root / "labels.npy", wrong)

@@ -16,7 +16,6 @@ from cretta.data import (
     CorruptedDataset,
     ImageDataset,
     corrupt,
-    corrupted,
     embedded,
     image_folder,
 )
@@ -54,7 +53,7 @@ def threads() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_any_order_batch_and_worker_count_give_the_same_bytes(clean: ArrayDataset, name: str) -> None:
-    dataset = corrupted(clean, name, 4, seed=3)
+    dataset = CorruptedDataset(clean, name, 4, seed=3)
     whole = corrupt(clean.images, name, 4, seed=3)
     order = np.random.default_rng(0).permutation(len(clean))
     for size, workers in ((75, 1), (40, 3), (7, None)):
@@ -79,7 +78,7 @@ def test_numbers_of_ones_own_and_the_threads_of_torch(clean: ArrayDataset, threa
 
 
 def test_it_is_a_dataset_like_any_other(clean: ArrayDataset) -> None:
-    dataset: ImageDataset = corrupted(clean, "fog")
+    dataset: ImageDataset = CorruptedDataset(clean, "fog")
     assert isinstance(dataset, CorruptedDataset)
     assert (dataset.name, dataset.domain, len(dataset)) == ("cifar10", "fog/5", 75)
     assert dataset.classes == clean.classes
@@ -93,11 +92,11 @@ def test_it_is_a_dataset_like_any_other(clean: ArrayDataset) -> None:
         dataset[75]
     assert len(list(zip(dataset, range(80), strict=False))) == 75  # type: ignore[call-overload]
     sketch = ArrayDataset("pacs", clean.images, clean.labels, clean.classes, "sketch")
-    assert corrupted(sketch, "fog", 1).domain == "sketch/fog/1"
+    assert CorruptedDataset(sketch, "fog", 1).domain == "sketch/fog/1"
 
 
 def test_a_dirichlet_stream_over_corrupted_images(clean: ArrayDataset) -> None:
-    dataset = corrupted(clean, "glass_blur", 3, seed=1)
+    dataset = CorruptedDataset(clean, "glass_blur", 3, seed=1)
     whole = corrupt(clean.images, "glass_blur", 3, seed=1)
     seen: list[int] = []
     for batch in dirichlet(dataset.labels, 16, 0.1, seed=2):
@@ -108,7 +107,7 @@ def test_a_dirichlet_stream_over_corrupted_images(clean: ArrayDataset) -> None:
 
 
 def test_a_buffer_takes_corrupted_images(clean: ArrayDataset) -> None:
-    dataset = corrupted(clean, "contrast", 5)
+    dataset = CorruptedDataset(clean, "contrast", 5)
     buffer = SourceBuffer.sample(dataset, size=10, augment="none")
     expected = {image.tobytes() for image in corrupt(clean.images, "contrast", 5)}
     assert {image.tobytes() for image in buffer.images.permute(0, 2, 3, 1).numpy()} <= expected
@@ -119,12 +118,12 @@ def test_images_of_different_sizes(tmp_path: Path) -> None:
     for number, shape in enumerate(((40, 30), (60, 200), (150, 160))):
         pixels.append(np.random.default_rng(number).integers(0, 256, (*shape, 3), dtype=np.uint8))
         Image.fromarray(pixels[-1]).save(tmp_path / f"{number}.png")
-    dataset = corrupted(image_folder(tmp_path), "gaussian_noise", 5)
+    dataset = CorruptedDataset(image_folder(tmp_path), "gaussian_noise", 5)
     for number, image in enumerate(pixels):
         # The strength follows the size of each.
         assert np.array_equal(dataset[number][0], corrupt(image[None], "gaussian_noise", 5, indices=[number])[0])
         assert np.array_equal(dataset.read([number])[0], dataset[number][0])
-    fixed = corrupted(image_folder(tmp_path), "gaussian_noise", 5, parameters="cifar")
+    fixed = CorruptedDataset(image_folder(tmp_path), "gaussian_noise", 5, parameters="cifar")
     expected = corrupt(pixels[2][None], "gaussian_noise", 5, indices=[2], parameters="cifar")[0]
     assert np.array_equal(fixed[2][0], expected)
     with pytest.raises(OptionError, match="differ in size"):
@@ -144,7 +143,7 @@ def test_invalid_options_raise_before_an_image_is_read(
     clean: ArrayDataset, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):
-        corrupted(clean, **{"corruption": "fog", **options})
+        CorruptedDataset(clean, **{"corruption": "fog", **options})
 
 
 def test_frost_without_its_photographs_raises_before_an_image_is_read(
@@ -154,7 +153,7 @@ def test_frost_without_its_photographs_raises_before_an_image_is_read(
     photographs._originals.cache_clear()
     photographs._scaled.cache_clear()
     with pytest.raises(OptionError, match=r'pip install "cretta\[data\]"'):
-        corrupted(clean, "frost")
+        CorruptedDataset(clean, "frost")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cretta.data import ArrayDataset, corrupt, corrupted, embedded, image_folder, numpy_file
+from cretta.data import ArrayDataset, CorruptedDataset, corrupt, embedded, image_folder, numpy_file
 from cretta.data.corruptions import photographs
 from cretta.data.make import Maker
 from cretta.data.output import MANIFEST
@@ -53,7 +53,7 @@ def test_arrays_are_those_of_numpy_with_the_severities_one_after_the_other(tmp_p
     assert [domain for domain, _, _ in heard][:5] == [f"fog/{severity}" for severity in range(1, 6)]
     assert sum(count for _, count, _ in heard) == heard[0][2] == 400
     read = numpy_file(made.folder / "fog.npy", made.folder / "labels.npy")
-    assert np.array_equal(read.read([40 * 4 + 7])[0], corrupted(source, "fog", 5, seed=3)[7][0])
+    assert np.array_equal(read.read([40 * 4 + 7])[0], CorruptedDataset(source, "fog", 5, seed=3)[7][0])
 
 
 def test_more_images_than_are_made_at_once(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_files_are_the_corrupted_dataset_to_the_bit(tmp_path: Path, workers: int
     assert (made.folder, made.new, made.present) == (tmp_path / "photos-C", 80, 0)
     for name in ("fog", "glass_blur"):
         for severity in (2, 5):
-            expected = corrupted(image_folder(source), name, severity, seed=1)
+            expected = CorruptedDataset(image_folder(source), name, severity, seed=1)
             read = image_folder(made.folder / name / str(severity))
             assert read.classes == ("cat", "dog")
             assert [file.stem for file in read.files] == [file.stem for file in image_folder(source).files]
@@ -113,7 +113,7 @@ def test_jpeg_keeps_names_and_comes_close(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "85.jpg", quality=85)
     with Image.open(tmp_path / "85.jpg") as file:
         assert tables == file.quantization  # type: ignore[attr-defined]
-    exact = corrupted(image_folder(source), "brightness", 3)
+    exact = CorruptedDataset(image_folder(source), "brightness", 3)
     near = image_folder(out / "brightness" / "3")
     assert np.abs(near[0][0].astype(int) - exact[0][0]).mean() < 12
 
@@ -123,7 +123,9 @@ def test_images_scaled_first_or_only_some(tmp_path: Path) -> None:
     scaled = Maker(corruptions=["contrast"], severities=[1]).folder(source, tmp_path / "scaled", size=16, images=3)
     assert (scaled.new, scaled.sources) == (3, 3)
     read = image_folder(scaled.folder / "contrast" / "1")
-    assert np.array_equal(read.read(range(3)), corrupted(image_folder(source, size=16), "contrast", 1).read(range(3)))
+    assert np.array_equal(
+        read.read(range(3)), CorruptedDataset(image_folder(source, size=16), "contrast", 1).read(range(3))
+    )
     with pytest.raises(OptionError, match="images=21: give an integer from 1 to 20"):
         Maker(corruptions=["contrast"]).folder(source, tmp_path / "more", images=21)
 
@@ -134,7 +136,7 @@ def test_images_without_classes_and_at_any_depth(tmp_path: Path) -> None:
         Image.fromarray(embedded("test").images[0]).save(tmp_path / "mix" / name)
     out = Maker(corruptions=["snow"], severities=[1]).folder(tmp_path / "mix").folder
     assert {name for name in tree(out) if name != MANIFEST} == {f"snow/1/{name}" for name in tree(tmp_path / "mix")}
-    expected = corrupted(image_folder(tmp_path / "mix", labeled=False), "snow", 1)
+    expected = CorruptedDataset(image_folder(tmp_path / "mix", labeled=False), "snow", 1)
     made = image_folder(out / "snow" / "1", labeled=False)
     assert np.array_equal(made.read(range(3)), expected.read(range(3)))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from cretta.data import CORRUPTIONS, ImageDataset, corrupted, image_folder
+from cretta.data import CORRUPTIONS, CorruptedDataset, ImageDataset, image_folder
 from cretta.data.domains import CLEAN, Domain
 from cretta.data.registry import DATASETS, Dataset
 from cretta.data.releases import data_root
@@ -68,7 +68,7 @@ def _registered(dataset: Dataset, root: Path | None, size: int | None) -> Benchm
 
     def shifted(domain: Domain) -> ImageDataset:
         if release is None or (dataset.generates and not published):
-            return corrupted(clean(), *domain.corruption)
+            return CorruptedDataset(clean(), *domain.corruption)
         path = data_root(root) / release.folder if published else release.path(root)
         return release.open(path, str(domain), size)
 
@@ -97,4 +97,6 @@ def _folder(folder: Path, size: int | None) -> Benchmark:
         raise StateError(
             f"{folder}: expected the folders train/<class>/ and test/<class>/ in it; make them, or give another folder."
         )
-    return Benchmark(str(folder), test, training, lambda domain: corrupted(test(), *domain.corruption), CORRUPTIONS)
+    return Benchmark(
+        str(folder), test, training, lambda domain: CorruptedDataset(test(), *domain.corruption), CORRUPTIONS
+    )

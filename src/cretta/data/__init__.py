@@ -1,7 +1,7 @@
 """Datasets of images and the corruptions that shift them."""
 
 from cretta.data.cifar import cifar10, cifar10_npm, cifar100, cifar_c, embedded
-from cretta.data.corrupted import CorruptedDataset, corrupted
+from cretta.data.corrupted import CorruptedDataset
 from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS, corrupt
 from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset
 from cretta.data.folder import image_folder, labeled_csv, numpy_file
@@ -23,7 +23,6 @@ __all__ = [
     "cifar100",
     "cifar_c",
     "corrupt",
-    "corrupted",
     "dataset_path",
     "embedded",
     "image_folder",

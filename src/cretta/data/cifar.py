@@ -5,7 +5,7 @@ import io
 import json
 import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -67,16 +67,12 @@ def cifar_c(root: str | Path, corruption: str, severity: int = 5) -> ArrayDatase
             f"{images_file} holds {images.dtype} of shape {images.shape}: expected uint8 of shape {(rows, 32, 32, 3)}; "
             "restore the file."
         )
-    if len(labels) != rows or labels.min() < 0 or labels.max() >= 100:
-        raise StateError(
-            f"{labels_file} holds {len(labels)} labels from {labels.min(initial=0)} to {labels.max(initial=0)}: "
-            f"expected {rows}, from 0 to 9 or 99; restore the file."
-        )
-    small = labels.max() < len(CIFAR10_CLASSES)
+    small = labels.max(initial=0) < len(CIFAR10_CLASSES)
+    name, classes = ("cifar10-c", CIFAR10_CLASSES) if small else ("cifar100-c", CIFAR100_CLASSES)
+    dataset = _checked(name, str(folder), images, labels, classes, rows)
     start = (int(severity) - 1) * BATCH  # a small integer type of numpy would overflow
     window = slice(start, start + BATCH)
-    name, classes = ("cifar10-c", CIFAR10_CLASSES) if small else ("cifar100-c", CIFAR100_CLASSES)
-    return ArrayDataset(name, images[window], labels[window], classes, domain)
+    return replace(dataset, images=images[window], labels=labels[window], domain=domain)
 
 
 def cifar10_npm(folder: str | Path, split: Split = "test") -> ArrayDataset:

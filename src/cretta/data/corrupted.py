@@ -7,26 +7,17 @@ from cretta.data.dataset import ImageDataset, Indices, Pixels
 from cretta.data.domains import domain_name
 
 
-def corrupted(
-    dataset: ImageDataset, corruption: str, severity: int = 5, *, seed: int = 0, parameters: str | None = None
-) -> "CorruptedDataset":
-    """Return ``dataset`` with every image corrupted when it is read, in any order.
+class CorruptedDataset:
+    """A dataset with every image of ``source`` corrupted when it is read, in any order.
 
     Image i depends on the seed and on i only: it is the i-th of ``corrupt(all images, …)``. The other options are
-    those of :func:`corrupt`.
+    those of :func:`corrupt`. Name, labels and classes are those of the source; ``domain`` is corruption and severity,
+    after the source's own domain if it has one: "sketch/fog/5".
 
     >>> from cretta.data import embedded
-    >>> foggy = corrupted(embedded("test"), "fog", severity=3)
+    >>> foggy = CorruptedDataset(embedded("test"), "fog", severity=3)
     >>> foggy.domain, foggy.read([1999, 7]).shape
     ('fog/3', (2, 32, 32, 3))
-    """
-    return CorruptedDataset(dataset, corruption, severity, seed, parameters)
-
-
-class CorruptedDataset:
-    """The result of :func:`corrupted`. Name, labels and classes are those of the ``source``.
-
-    ``domain`` is corruption and severity, such as "fog/5", after the source's own if it has one: "sketch/fog/5".
     """
 
     def __init__(

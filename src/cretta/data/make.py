@@ -1,6 +1,6 @@
 """Corrupted versions of datasets, written to disk in the layouts in which the benchmarks are published.
 
-An image is the one that `corrupted` returns, for any number of threads and any number of interruptions.
+An image is the one of `CorruptedDataset`, for any number of threads and any number of interruptions.
 """
 
 import hashlib
@@ -114,8 +114,8 @@ class Maker:
         """Write the images of a folder as ``<output>/<corruption>/<severity>/<path in the folder>``.
 
         By default, the output is beside the folder. Images keep their size, unless ``size`` is set as for
-        :class:`FileDataset`. They are numbered as in :func:`image_folder`, so the result is that of `corrupted` (with
-        PNG, which has no loss, to the bit).
+        :class:`FileDataset`. They are numbered as in :func:`image_folder`, so the result is that of `CorruptedDataset`
+        (with PNG, which has no loss, to the bit).
         """
         folder = existing_folder(source).absolute()
         target = folder.with_name(f"{folder.resolve().name}-C") if output is None else Path(output).absolute()

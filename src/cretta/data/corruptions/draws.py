@@ -1,7 +1,7 @@
 """Random numbers that belong to an image, and do not depend on the batch."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -34,9 +34,7 @@ class Draws:
 
     def uniform(self, low: float, high: float, *shape: int) -> Floats:
         """Return (count, *shape) values from U[low, high)."""
-        values = np.empty((self.count, *shape), dtype=np.float32)
-        for generator, row in zip(self.generators, values.reshape(self.count, -1), strict=True):
-            generator.random(out=row, dtype=np.float32)
+        values = self._filled(Generator.random, shape)
         if (low, high) != (0, 1):
             values *= np.float32(high - low)
             values += np.float32(low)
@@ -44,9 +42,12 @@ class Draws:
 
     def normal(self, *shape: int) -> Floats:
         """Return (count, *shape) values from N(0, 1)."""
+        return self._filled(Generator.standard_normal, shape)
+
+    def _filled(self, draw: Callable[..., Any], shape: tuple[int, ...]) -> Floats:
         values = np.empty((self.count, *shape), dtype=np.float32)
         for generator, row in zip(self.generators, values.reshape(self.count, -1), strict=True):
-            generator.standard_normal(out=row, dtype=np.float32)
+            draw(generator, out=row, dtype=np.float32)
         return values
 
     def integers(self, low: int, high: int, *shape: int) -> NDArray[np.int16]:
