@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, get_args
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _IncompatibleKeys
 from typing_extensions import TypeVar
 
-from cretta import state
 from cretta.accelerate import Backend
 from cretta.buffer import SourceBuffer
-from cretta.checks import StepCheck
+from cretta.checks import NO_LOGITS, NOT_FINITE, StepCheck, logits_error, raise_if_not_finite
 from cretta.errors import (
     BatchError,
     BufferRequired,
-    BusyError,
     ModelError,
     NonFiniteStep,
     OptionError,
     SkipStep,
-    StateError,
 )
 from cretta.export import with_fixed_statistics
 from cretta.functional import energy
 from cretta.inputs import InputRange
-from cretta.method import Facts, Objective, Options, Record
+from cretta.layers import learning_names, skipped_layers
+from cretta.method import Objective, Options, Record
+from cretta.module import StatefulModule
 from cretta.monitor.collapse import CollapseMonitor, CollapseWarning
 from cretta.network import Arguments, Network, compiled, copy_sharing_parameters
 from cretta.normalization import (
@@ -42,17 +36,11 @@ from cretta.normalization import (
     NormStatistics,
     StreamAverage,
     norm_layers,
-    norm_parameter_names,
-    under,
 )
 from cretta.options import unknown
 from cretta.parameters import FlatParameters
 from cretta.state import AdaptationState, Checkpoint, Snapshot
-from cretta.storage import tensorfile
 
-NOT_FINITE = "the loss, its gradient or the logits after the update are not finite"
-NO_LOGITS = "the logits are not finite"
-NO_NORM = "no normalization layer with learnable γ and β"
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
 
 
@@ -65,16 +53,13 @@ class Outcome:
     updates: int = 0
     skipped: SkipStep | None = None
     """Why an update was skipped."""
-    note: str = ""
-    """Why no update was due, or what else the method recorded."""
     guard: str = ""
     """What the guard detected and did."""
     undone: bool = False
     """Whether the guard restored an earlier state."""
-    values: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
-class Adapter(nn.Module, Generic[OptionsT]):
+class Adapter(StatefulModule, Generic[OptionsT]):
     """Predicts with a copy of ``net`` that adapts to the batches it sees; ``net`` itself never changes.
 
     Call it with a batch to predict and adapt, :meth:`predict` to predict only. A subclass is a method: it states its
@@ -89,19 +74,10 @@ class Adapter(nn.Module, Generic[OptionsT]):
     folded: to continue training ``net``, make a deep copy of it first.
     """
 
-    name: ClassVar[str] = ""
-    """The name the method is registered by; empty for a base class."""
-    facts: ClassVar[Facts]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     option_type: ClassVar[type[Options]] = Options
     """The type in ``Adapter[…]``."""
-    net: nn.Module
-    state: AdaptationState
-    """Everything that evolves."""
-    initial: Snapshot
-    """The state before the first batch."""
-    model: Network
-    """The adapting copy of ``net``: ``model(x)``, ``model.probe(x)``, ``model.source(x)``."""
+    options: OptionsT
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -118,19 +94,9 @@ class Adapter(nn.Module, Generic[OptionsT]):
             presets = "".join(f"\n{name}: {dict(values)}" for name, values in cls.presets.items())
             options = f"Options:\n\n{cls.option_type.describe()}" + (f"\n\nPresets:\n{presets}" if presets else "")
             cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{options}\n\n{cls.facts}"
-        keywords = [
-            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
-            for f in dataclasses.fields(cls.option_type)
-        ]
-        positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by help() and inspect
-            [
-                inspect.Parameter("net", positional, annotation="nn.Module"),
-                inspect.Parameter("buffer", positional, default=None, annotation="SourceBuffer | None"),
-                inspect.Parameter("preset", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None"),
-                *keywords,
-            ]
-        )
+        _, *positional, _ = inspect.signature(Adapter.__init__).parameters.values()  # without self and **options
+        keywords = inspect.signature(cls.option_type).parameters.values()
+        cls.__signature__ = inspect.Signature([*positional, *keywords])  # type: ignore[attr-defined]  # for help()
 
     def __init__(
         self, net: nn.Module, buffer: SourceBuffer | None = None, *, preset: str | None = None, **options: Any
@@ -152,7 +118,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
                 f"buffer is {type(buffer).__name__}; expected a cretta.SourceBuffer, from "
                 "SourceBuffer.sample(training_set) or SourceBuffer(images), or None."
             )
-        self.options: OptionsT = self.option_type.make(self.name, self.preset_options(preset), options)  # type: ignore[assignment]  # option_type is the subclass's
+        self.options = self.option_type.make(self.name, self.preset_options(preset), options)  # type: ignore[assignment]  # option_type is the subclass's
         self.buffer = buffer
         if self.options.guard is not None and self.facts.updates == "nothing":
             raise OptionError(
@@ -165,15 +131,11 @@ class Adapter(nn.Module, Generic[OptionsT]):
                 f"buffer=cretta.SourceBuffer.sample(training_set) or cretta.SourceBuffer(images){self.without_buffer}."
             )
         net = getattr(net, "_orig_mod", net)  # the module itself, of one that is wrapped by torch.compile
-        self.skip = self._skipped_layers(net, by_user="skip" in options, preset=preset)
-        """Full names of the layers that do not learn, with all layers inside them."""
+        self.skip = skipped_layers(net, self.options.skip, by_user="skip" in options, preset=preset)
         self.statistics = self.options.statistics or self.facts.statistics
         self.logits_from = self.options.predict or self.facts.logits
         self.last = Record(size=0, moved=None, skipped=False, note="no batch yet")
-        self._busy = threading.Lock()
-        self._user: int | None = None
         self._arguments = Arguments()
-        self._net_fingerprint: str | None = None
         with torch.inference_mode(False):
             self._build(net)
 
@@ -187,30 +149,10 @@ class Adapter(nn.Module, Generic[OptionsT]):
             options |= cls.presets[name]
         return options
 
-    def _skipped_layers(self, net: nn.Module, *, by_user: bool, preset: str | None) -> tuple[str, ...]:
-        """Return full names: users pass them; names in presets match at any depth, for networks that are wrapped."""
-        names = {name for name, _ in [*net.named_modules(), *net.named_parameters()] if name}
-        skip = self.options.skip
-        if by_user:
-            for layer in skip:
-                if layer not in names:
-                    raise unknown("layer in skip=", layer, names)
-            return skip
-        matches = {layer: sorted(name for name in names if f".{name}".endswith(f".{layer}")) for layer in skip}
-        missing = [layer for layer in skip if not matches[layer]]
-        if missing:
-            warnings.warn(
-                f"preset={preset!r} keeps {', '.join(missing)} from learning, and {type(net).__name__} has no layer of "
-                "that name; name the layers that should not learn by skip=(…), or skip=() for none.",
-                stacklevel=4,
-            )
-        return tuple(name for layer in skip for name in matches[layer])
-
     def _build(self, net: nn.Module) -> None:
-        """Set everything that depends on the network and its device, and the state to the beginning."""
         self.net = net
-        self._frozen: dict[str, Network] = {}
-        learning = self._learning_names()
+        self._frozen = {}
+        learning = learning_names(net, self.facts, self.skip, method=self.name, lr=self.options.lr)
         if self.statistics != "running" and not any(norm_layers(net)) and compiled(net):
             raise ModelError(compiled(net))
         first = next(iter([*net.parameters(), *net.buffers()]), torch.empty(0))
@@ -233,30 +175,6 @@ class Adapter(nn.Module, Generic[OptionsT]):
         return Network(
             module, norms, self._arguments, learns=learns, fuse=o.fuse, compiles=o.compile, precision=o.precision
         )
-
-    def _learning_names(self) -> list[str]:
-        if self.facts.updates == "nothing":
-            return []
-        if self.facts.updates == "all":
-            names = [name for name, _ in self.net.named_parameters() if not under(name, self.skip)]
-        else:
-            names = norm_parameter_names(self.net, self.skip)
-        if not names:
-            raise ModelError(
-                compiled(self.net)
-                or f"{type(self.net).__name__} has {'no parameter' if self.facts.updates == 'all' else NO_NORM}"
-                f"{' outside ' + repr(self.skip) if self.skip else ''}, and {self.name} updates "
-                "nothing else. Expected BatchNorm, GroupNorm, LayerNorm, InstanceNorm or RMSNorm with affine "
-                "parameters; cretta.adapt(net, 'source') predicts with any model."
-            )
-        parameters = dict(self.net.named_parameters(remove_duplicate=False))
-        half = next((n for n in names if parameters[n].dtype in (torch.float16, torch.bfloat16)), None)
-        if half is not None:
-            raise ModelError(
-                f"{half} is {parameters[half].dtype}: steps of lr={self.options.lr:g} would be rounded away. Use "
-                "net.float() and run the adapter under torch.autocast for half-precision speed."
-            )
-        return names
 
     # What a method may define. Only `objective` is required.
 
@@ -375,7 +293,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
         ``net``, with source samples too. The output of ``net`` may be the logits, an object with ``.logits``, a mapping
         with ``["logits"]``, or a tuple that begins with them.
         """
-        with self._exclusive():
+        with self.exclusive():
             self._last_batch = None  # frees its memory before this batch takes some
             x = self._validate(x, named)
             begun = self.state.checkpoint()
@@ -420,7 +338,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
             outcome = self._adapt(x, start)
         else:
             outcome = self._only_predict(x, lambda: self._forward(x))
-            outcome.note = f"learns from one batch in {self.options.adapt_every}"
+            self._step.reason = f"learns from one batch in {self.options.adapt_every}"
         if self._step.out_of_range:
             self.state.average.seen = {}
         elif monitor is not None:
@@ -433,14 +351,14 @@ class Adapter(nn.Module, Generic[OptionsT]):
             else outcome.skipped is not None and outcome.skipped.reason == NO_LOGITS
         )
         if failed:
-            raise self._logits_error(x)
+            raise logits_error(x)
         return outcome
 
     def _only_predict(self, x: Tensor, predict: Callable[[], Tensor]) -> Outcome:
         self._step = self._new_step(x)
         logits = predict()
         self._step.add(logits)
-        return Outcome(logits, skipped=self._failure(x, logits), note=self._step.reason, values=self._step.notes)
+        return Outcome(logits, skipped=self._failure(x, logits))
 
     def _adapt(self, x: Tensor, start: Checkpoint) -> Outcome:
         """Take the steps that a batch is due; stop at the first one that is skipped."""
@@ -488,13 +406,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
             self.state.average.seen = seen
         # A method that skips the batch may have computed other gradients first; their loss is not the objective's.
         value = loss.detach() if isinstance(loss, Tensor) else check.loss if loss is not None else None
-        return Outcome(
-            logits if failure is not None or after is None else after,
-            value,
-            skipped=failure,
-            note=check.reason,
-            values=check.notes,
-        )
+        return Outcome(logits if failure is not None or after is None else after, value, skipped=failure)
 
     def _new_step(self, x: Tensor | None, *, postponed: bool = False) -> StepCheck:
         batch = x if x is not None and x.is_floating_point() else None
@@ -504,7 +416,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
         """Return why not to learn from the batch: its numbers fail the check, or the method skipped it."""
         if self._step.passed() and not isinstance(skipped, NonFiniteStep):
             return skipped
-        self._raise_if_not_finite(x)
+        raise_if_not_finite(x)
         if not bool(torch.isfinite(logits).all()):
             return NonFiniteStep(NO_LOGITS)
         return SkipStep(self._inputs.reason) if self._step.out_of_range else NonFiniteStep(NOT_FINITE)
@@ -531,11 +443,11 @@ class Adapter(nn.Module, Generic[OptionsT]):
         warnings.warn(f"batch {monitor.batches}: {alarm.message}", CollapseWarning, stacklevel=6)
 
     def _record(self, x: Tensor, outcome: Outcome, start: Checkpoint) -> Record:
-        values = {"energy": energy(outcome.logits, self.options.temperature).mean(), **outcome.values}
+        values = {"energy": energy(outcome.logits, self.options.temperature).mean(), **self._step.notes}
         if outcome.loss is not None:
             values["loss"] = outcome.loss
         moved = self.state.moved(start) if outcome.updates > 0 and not outcome.undone else None
-        note = outcome.skipped.reason if outcome.skipped is not None else outcome.note
+        note = outcome.skipped.reason if outcome.skipped is not None else self._step.reason
         return Record(len(x), moved, outcome.skipped is not None, note, outcome.guard, values)
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -545,7 +457,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
 
     def predict(self, x: Tensor | Mapping[str, Any] | None = None, /, **named: Any) -> Tensor:
         """Predict with the model in its current state and change nothing; takes and returns the same as a call."""
-        with self._exclusive():
+        with self.exclusive():
             try:
                 x = self._validate(x, named)
                 logits = self._forward(x)
@@ -554,103 +466,18 @@ class Adapter(nn.Module, Generic[OptionsT]):
                 self._step.add(logits)
                 failure = self._failure(x, logits)
                 if failure is not None and failure.reason == NO_LOGITS:
-                    raise self._logits_error(x)
+                    raise logits_error(x)
                 return logits
             finally:
                 self.state.average.seen = {}
 
     def reset(self) -> None:
         """Return to the source model: parameters, optimizer, statistics, memory and random numbers."""
-        with self._exclusive():
+        with self.exclusive():
             self.state.restore(self.initial)
             self._inputs = InputRange(self._inputs.buffer)
             if self._monitor is not None:
                 self._monitor = CollapseMonitor(self._monitor.guard)
-
-    @property
-    def backend(self) -> Backend:
-        """What runs the network (plain, rewritten, kernels or compiled), and why; the first batch decides."""
-        return self.model.backend
-
-    def __repr__(self) -> str:
-        options = [f"{name}={value!r}" for name, value in self._changed_options().items()]
-        return f"{type(self).__name__}({', '.join([type(self.net).__name__, *options])})"
-
-    # Saving and copying.
-
-    def save(self, path: str | Path) -> None:
-        """Write everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
-        with self._exclusive():
-            state.save(path, self._snapshot(), self._description())
-
-    def restore(self, path: str | Path) -> None:
-        """Restore a state that :meth:`save` wrote for the same method and source model."""
-        with self._exclusive():
-            snapshot, same_device = state.load(path, self._description())
-            try:
-                self._restore(snapshot, same_device=same_device)
-            except StateError as error:
-                raise StateError(f"{path} is damaged: {error}. Save it again.") from None
-
-    def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
-        """Return a copy of everything that evolves; frozen weights are not in it."""
-        with self._exclusive():
-            destination = {} if destination is None else destination
-            destination.update({f"{prefix}{name}": value for name, value in self._snapshot().items()})
-            return destination
-
-    def _snapshot(self) -> Snapshot:
-        snapshot = self.state.snapshot()
-        snapshot |= {f"range.{name}": value for name, value in self._inputs.snapshot().items()}
-        if self._monitor is not None:
-            snapshot |= {f"guard.{name}": value for name, value in self._monitor.snapshot().items()}
-        return snapshot
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Continue from a :meth:`state_dict` of an adapter of the same method, network and options.
-
-        All entries are needed, whatever ``strict`` says. Random numbers of another kind of device are not loaded.
-        """
-        with self._exclusive():
-            self._restore(state_dict)
-        return _IncompatibleKeys([], [])
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        """Load the part of the state of a module that contains this one; the last argument collects errors."""
-        try:
-            self.load_state_dict(dict(state.parts(prefix, state_dict)))
-        except StateError as error:
-            args[-1].append(str(error))
-
-    def _restore(self, snapshot: Mapping[str, Tensor], *, same_device: bool | None = None) -> None:
-        if same_device is None:
-            generator = snapshot.get("generator", torch.empty(0))
-            same_device = generator.shape == self.initial["generator"].shape
-        self.state.check(snapshot, self.initial, same_device=same_device)
-        self.state.restore(snapshot)
-        self._inputs.restore(dict(state.parts("range.", snapshot)), self.device)
-        if self._monitor is not None:
-            self._monitor.restore(dict(state.parts("guard.", snapshot)), self.device)
-
-    def clone(self, **options: Any) -> Self:
-        """Return an independent adapter of the same method, network, buffer and state, with some ``options`` changed.
-
-        What is computed once and not part of the state, such as energies of source samples, is computed again.
-        """
-        with self._exclusive():
-            clone = type(self)(self.net, self.buffer, **(self._changed_options() | options))
-            clone._restore(self._snapshot())
-            return clone
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        with self._exclusive():
-            return _revive, (type(self), self.net, self.buffer, self._changed_options(), self._snapshot(), self.last)
-
-    def _changed_options(self) -> dict[str, Any]:
-        defaults = {field.name: field.default for field in dataclasses.fields(self.options)}
-        changed = {name: value for name, value in vars(self.options).items() if value != defaults[name]}
-        # Full names; those of a preset match parts of names.
-        return changed | ({"skip": self.skip} if "skip" in changed else {})
 
     def export(self, x: Tensor | None = None) -> nn.Module:
         """Return a plain module of ``net``'s class with the adapted weights and fixed BatchNorm statistics.
@@ -659,7 +486,7 @@ class Adapter(nn.Module, Generic[OptionsT]):
         that :meth:`predict` uses for the batch ``x``. Without ``x``: training's for ``statistics="running"``, the
         stream's for ``"moving"``, and those of the last batch for ``"batch"`` and ``"mixture"``.
         """
-        with self._exclusive():
+        with self.exclusive():
             if x is not None:
                 x = self._validate(x, {})
             elif self.statistics in ("batch", "mixture"):
@@ -671,84 +498,14 @@ class Adapter(nn.Module, Generic[OptionsT]):
                 )
             return with_fixed_statistics(self.net, self.model, self.state.average, x)
 
-    def _description(self) -> dict[str, Any]:
-        if self._net_fingerprint is None:
-            tensors = {name: value for name, value in self.net.state_dict().items() if isinstance(value, Tensor)}
-            self._net_fingerprint = tensorfile.fingerprint(part for entry in tensors.items() for part in entry)
-        options = {**dataclasses.asdict(self.options), "statistics": self.statistics}
-        reads = self.buffer is not None and self.facts.source_data == "required"
-        return {
-            "method": self.name,
-            "source": self._net_fingerprint,
-            "buffer": self.buffer.fingerprint if self.buffer is not None and reads else None,
-            "device": self.device.type,
-            "options": json.loads(json.dumps(options)),  # through JSON and back, like the saved ones
-        }
-
-    # PyTorch's module interface. Neither net nor its copy is registered as a child: the copy must stay in eval mode,
-    # and its frozen weights, which are net's own, must not be overwritten by load_state_dict.
-
-    def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # without nn.Module's registration, which takes long for each batch
-
     @property
-    def device(self) -> torch.device:
-        """The device of the model's first parameter."""
-        return self.state.device
+    def backend(self) -> Backend:
+        """What runs the network (plain, rewritten, kernels or compiled), and why; the first batch decides."""
+        return self.model.backend
 
-    def named_modules(
-        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Module]]:
-        """Yield this module and those of the adapting copy of ``net``, which ``parameters()`` and others walk."""
-        yield from super().named_modules(memo, prefix, remove_duplicate)
-        name = f"{prefix}.network" if prefix else "network"
-        yield from self.model.module.named_modules(memo, name, remove_duplicate)
-
-    def networks(self) -> Iterator[nn.Module]:
-        """Yield the modules that the adapter calls: the adapting copy of ``net``, and the frozen ones it has so far."""
-        yield from (network.module for network in (self.model, *self._frozen.values()))
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set the gradients to zero; they stay allocated, since they are views of one tensor."""
-        self.learnable.zero_grad()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move to the device that ``fn`` moves a tensor to; called by ``to()``, ``cuda()``, ``double()`` and others."""
-        dtype = next((p.dtype for p in self.net.parameters() if p.is_floating_point()), torch.float32)
-        tensor = fn(torch.zeros(1, dtype=dtype, device=self.device))
-        if tensor.dtype != dtype:
-            raise ModelError(
-                f"expected a device, got {tensor.dtype}: an adapter keeps the dtype of its network, {dtype}. Convert "
-                "the network and adapt it again: cretta.adapt(net.double(), …); use torch.autocast for half precision."
-            )
-        if tensor.device != self.device:
-            with self._exclusive():
-                snapshot = self._snapshot()
-                self._build(copy_sharing_parameters(self.net).to(tensor.device))
-                self._restore(snapshot)
-        return self
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        thread = threading.get_ident()
-        if self._user == thread:
-            raise BusyError(
-                "this adapter is in the middle of a batch in this very thread, as when the network or a hook calls it. "
-                "Nothing was changed; call it after the batch."
-            )
-        if not self._busy.acquire(blocking=self.options.busy == "wait"):
-            raise BusyError(
-                "this adapter is in the middle of a batch in another thread, and busy='raise'. Nothing was changed; "
-                "use busy='wait', put a queue before it, or give each thread an adapter of its own."
-            )
-        self._user = thread
-        try:
-            # Callers may be in inference mode; tensors created there could not learn.
-            with torch.inference_mode(False):
-                yield
-        finally:
-            self._user = None
-            self._busy.release()
+    def __repr__(self) -> str:
+        options = [f"{name}={value!r}" for name, value in self.changed_options().items()]
+        return f"{type(self).__name__}({', '.join([type(self.net).__name__, *options])})"
 
     def _validate(self, batch: Tensor | Mapping[str, Any] | None, named: Mapping[str, Any]) -> Tensor:
         """Return the batch as the networks take it; whether it is finite is checked together with the logits."""
@@ -761,32 +518,3 @@ class Adapter(nn.Module, Generic[OptionsT]):
         if x.dim() == 4 and self.options.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return x
-
-    def _raise_if_not_finite(self, x: Tensor) -> None:
-        count = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.is_floating_point() else 0
-        if count:
-            raise BatchError(
-                f"{count} of {len(x)} samples hold NaN or infinite values; nothing was changed. Drop or repair them."
-            )
-
-    def _logits_error(self, x: Tensor) -> BatchError:
-        low, high = (float(value) for value in torch.aminmax(x))
-        return BatchError(
-            f"{NO_LOGITS}; nothing was changed. Expected inputs on the scale that net was trained on, got values from "
-            f"{low:.3g} to {high:.3g}; rescale or drop the batch. If every batch fails like this, call reset()."
-        )
-
-
-def _revive(
-    method: type[Adapter[Any]],
-    net: nn.Module,
-    buffer: SourceBuffer | None,
-    options: dict[str, Any],
-    snapshot: Snapshot,
-    last: Record,
-) -> Adapter[Any]:
-    """Rebuild an adapter from a pickle or a copy."""
-    adapter = method(net, buffer, **options)
-    adapter._restore(snapshot)
-    adapter.last = last
-    return adapter

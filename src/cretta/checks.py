@@ -1,4 +1,4 @@
-"""Whether what a step computes is finite, asked once per step."""
+"""Whether a batch, and what a step computes from it, is finite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from cretta.errors import BatchError
 from cretta.parameters import FlatParameters
+
+NOT_FINITE = "the loss, its gradient or the logits after the update are not finite"
+NO_LOGITS = "the logits are not finite"
 
 
 class StepCheck:
@@ -77,3 +81,21 @@ class StepCheck:
         if not self._failed:
             self._tensors, self._batch, self._has_gradients = [], None, False
         return not self._failed
+
+
+def raise_if_not_finite(x: Tensor) -> None:
+    """Raise for a batch with values that are not finite."""
+    count = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.is_floating_point() else 0
+    if count:
+        raise BatchError(
+            f"{count} of {len(x)} samples hold NaN or infinite values; nothing was changed. Drop or repair them."
+        )
+
+
+def logits_error(x: Tensor) -> BatchError:
+    """Return an error for a finite batch whose logits are not finite."""
+    low, high = (float(value) for value in torch.aminmax(x))
+    return BatchError(
+        f"{NO_LOGITS}; nothing was changed. Expected inputs on the scale that net was trained on, got values from "
+        f"{low:.3g} to {high:.3g}; rescale or drop the batch. If every batch fails like this, call reset()."
+    )
