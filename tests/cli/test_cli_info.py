@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cretta import models
 from cretta.accelerate import missing_kernels
-from cretta.cli import app, info
+from cretta.cli import app
 
 
 def lines() -> dict[str, str]:
@@ -38,9 +38,8 @@ def test_it_shows_whether_the_kernels_are_used_and_why_not(monkeypatch: pytest.M
 
 
 def test_it_shows_how_to_install_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        info, "_is_installed", lambda package: package in ("imagecorruptions", "efficientnet_lite_pytorch")
-    )
+    installed = ("imagecorruptions", "efficientnet_lite_pytorch")
+    monkeypatch.setattr("importlib.metadata.distributions", lambda name: [name] if name in installed else [])
     shown = lines()
     assert shown["extra data"] == "installed"
     assert shown["extra imagenet"] == "not installed: pip install 'cretta[imagenet]'"

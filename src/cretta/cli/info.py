@@ -25,7 +25,7 @@ def info() -> None:
 def _facts() -> Iterator[tuple[str, str]]:
     import os
     import platform
-    from importlib.metadata import version
+    from importlib.metadata import distributions, version
 
     import torch
 
@@ -41,7 +41,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "devices", ", ".join(_devices())
     yield "kernels", "in use" if missing is None else f"not in use: {missing}"
     for extra, packages in _extras().items():
-        installed = all(map(_is_installed, packages))
+        installed = all(any(distributions(name=package)) for package in packages)
         yield f"extra {extra}", "installed" if installed else f"not installed: pip install 'cretta[{extra}]'"
     yield "models", ", ".join(models.names())
 
@@ -80,13 +80,3 @@ def _extras() -> dict[str, list[str]]:
         if extra and package and extra[1] not in DEVELOPMENT:
             extras.setdefault(extra[1], []).append(package[0])
     return extras
-
-
-def _is_installed(package: str) -> bool:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
