@@ -15,14 +15,7 @@ from typing_extensions import TypeVar
 from cretta.accelerate import Backend
 from cretta.buffer import SourceBuffer
 from cretta.checks import NO_LOGITS, NOT_FINITE, StepCheck, logits_error, raise_if_not_finite
-from cretta.errors import (
-    BatchError,
-    BufferRequired,
-    ModelError,
-    NonFiniteStep,
-    OptionError,
-    SkipStep,
-)
+from cretta.errors import BatchError, BufferRequired, ModelError, NonFiniteStep, OptionError, SkipStep
 from cretta.export import with_fixed_statistics
 from cretta.functional import energy
 from cretta.inputs import InputRange
@@ -31,12 +24,7 @@ from cretta.method import Objective, Options, Record
 from cretta.module import StatefulModule
 from cretta.monitor.collapse import CollapseMonitor, CollapseWarning
 from cretta.network import Arguments, Network, compiled, copy_sharing_parameters
-from cretta.normalization import (
-    STATISTICS,
-    NormStatistics,
-    StreamAverage,
-    norm_layers,
-)
+from cretta.normalization import STATISTICS, NormStatistics, StreamAverage, norm_layers
 from cretta.options import unknown
 from cretta.parameters import FlatParameters
 from cretta.state import AdaptationState, Checkpoint, Snapshot

@@ -93,7 +93,7 @@ class StatefulModule(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
         with self.exclusive():
-            state.save(path, self._snapshot(), self._description())
+            tensorfile.write(path, self._snapshot(), {"kind": state.KIND, **self._description()})
 
     def restore(self, path: str | Path) -> None:
         """Restore a state that :meth:`save` wrote for the same method and source model."""

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 import numbers
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -30,28 +31,23 @@ def number(
     below: float | None = None,
 ) -> Any:
     """Return the field of a finite real number within bounds."""
-    bounds = [
-        f"{word} {bound:g}"
-        for word, bound in (("above", above), ("at least", at_least), ("at most", at_most), ("below", below))
-        if bound is not None
-    ]
-    allowed = " ".join(["a finite number", " and ".join(bounds)]).strip()
+    limits = (
+        ("above", operator.gt, above),
+        ("at least", operator.ge, at_least),
+        ("at most", operator.le, at_most),
+        ("below", operator.lt, below),
+    )
+    bounds = [(word, holds, bound) for word, holds, bound in limits if bound is not None]
+    allowed = " ".join(["a finite number", " and ".join(f"{word} {bound:g}" for word, _, bound in bounds)]).strip()
 
     def check(value: Any) -> float | None:
         if value is None and default is None:
             return None
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
             raise ValueError(allowed)
-        result = float(value)
-        inside = (
-            (above is None or result > above)
-            and (at_least is None or result >= at_least)
-            and (at_most is None or result <= at_most)
-            and (below is None or result < below)
-        )
-        if not inside:
+        if not all(holds(float(value), bound) for _, holds, bound in bounds):
             raise ValueError(allowed)
-        return result
+        return float(value)
 
     return option(default, check, description)
 

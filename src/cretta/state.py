@@ -180,11 +180,6 @@ def parts(prefix: str, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tenso
     return ((name[len(prefix) :], value) for name, value in state.items() if name.startswith(prefix))
 
 
-def save(path: str | Path, state: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-    """Write a state and what it belongs to."""
-    tensorfile.write(path, state, {"kind": KIND, **description})
-
-
 def load(path: str | Path, description: Mapping[str, Any]) -> tuple[Snapshot, bool]:
     """Return a state that fits ``description``, and whether it was saved on the same kind of device."""
     state, saved = tensorfile.read(path, KIND)

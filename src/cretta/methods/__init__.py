@@ -74,11 +74,9 @@ def adapt(
 
     A method that uses no source data ignores ``buffer``, so that methods can be exchanged by name.
     """
-    if isinstance(method, type):
-        if not issubclass(method, Adapter):
-            raise OptionError(
-                f"method is the class {method.__name__}; expected the name of a method, or a subclass of "
-                "cretta.Adapter."
-            )
-        return method(net, buffer, preset=preset, **options)
-    return get(method)(net, buffer, preset=preset, **options)
+    chosen = method if isinstance(method, type) else get(method)
+    if not issubclass(chosen, Adapter):
+        raise OptionError(
+            f"method is the class {chosen.__name__}; expected the name of a method, or a subclass of cretta.Adapter."
+        )
+    return chosen(net, buffer, preset=preset, **options)
