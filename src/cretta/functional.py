@@ -68,8 +68,6 @@ def pair(target: Tensor, source: Tensor, how: str = "one_to_one") -> tuple[Tenso
         raise OptionError(f"pairs={how!r}: expected 'one_to_one' or 'cartesian'.")
     if len(source) == len(target):
         return target, source
-    if len(source) > len(target):
-        return target, source[: len(target)]
     return target, source.repeat(-(-len(target) // len(source)))[: len(target)]
 
 

@@ -180,7 +180,7 @@ def _replace_relu(network: fx.GraphModule, node: fx.Node, layers: dict[str, nn.M
         network.graph.erase_node(before)
         return True
     if before in writable:
-        _replace_call(node, operations.relu_in_place, before)
+        _replace_call(node, F.relu_, before)
         return True
     return False
 

@@ -60,11 +60,6 @@ def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> 
     return convolve(layer, batch_norm_relu(norm, x))
 
 
-def relu_in_place(x: Tensor) -> Tensor:
-    """Return ``relu(x)`` in the memory of ``x``, which nothing else may use."""
-    return F.relu_(x)
-
-
 def add_in_place(writable: Tensor, other: Tensor) -> Tensor:
     """Return ``writable + other`` in the memory of ``writable``, which nothing else may use."""
     tensors = isinstance(writable, Tensor) and isinstance(other, Tensor)  # networks add sizes too
