@@ -214,7 +214,7 @@ def test_restore_with_another_learning_rate_warns_and_works(saved: Path) -> None
 
 def test_restore_a_missing_file(tmp_path: Path) -> None:
     refuse(adapted("cretta"), tmp_path / "none.safetensors", "no such file")
-    refuse(adapted("cretta"), tmp_path, "no such file")
+    refuse(adapted("cretta"), tmp_path, "is a folder")
 
 
 @pytest.mark.parametrize("kept", [0, 7, 100, -1, -1000])

@@ -492,7 +492,7 @@ def test_files_of_another_kind(tmp_path: Path) -> None:
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="no such file"):
         SourceBuffer.load(tmp_path / "nowhere")
-    with pytest.raises(StateError, match="no such file"):
+    with pytest.raises(StateError, match="is a folder"):
         SourceBuffer.load(tmp_path)
     with pytest.raises(StateError, match="does not exist"):
         SourceBuffer(pixels()).save(tmp_path / "no" / "folder")

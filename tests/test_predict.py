@@ -603,7 +603,7 @@ def test_open_images(tmp_path: Path) -> None:
     assert open_images(classes, classes=("dog", "cat")).labels.tolist() == [0, 1]
     assert open_images(classes, classes=("dog", "cow")).labels.tolist() == [-1, -1]
     assert open_images(classes, labeled=False).labels.tolist() == [-1, -1]
-    with pytest.raises(StateError, match="is not one of the 2 classes"):
+    with pytest.raises(StateError, match="expected folders named after the 2 classes"):
         open_images(classes, labeled=True, classes=("dog", "cow"))
     sized = open_images(classes, size=4, shorter=4)
     assert isinstance(sized, FileDataset)

@@ -200,7 +200,9 @@ class SourceBuffer:
         ``verify`` reads the file once to compare it with its checksum. A callable augmentation is not in the
         file and must be passed again.
         """
-        tensors, facts = tensorfile.read(path, KIND, verify=verify)
+        images_from = path if os.path.isdir(path) else "FOLDER"
+        remedy = f"Make one: cretta buffer build {images_from} --output source.safetensors"
+        tensors, facts = tensorfile.read(path, KIND, verify=verify, remedy=remedy)
         try:
             images, labels, seed = tensors["images"], tensors.get("labels"), int(facts["seed"])
             saved_augment, fingerprint = facts["augment"], str(facts["fingerprint"])

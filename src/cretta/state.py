@@ -182,7 +182,7 @@ def parts(prefix: str, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tenso
 
 def load(path: str | Path, description: Mapping[str, Any]) -> tuple[Snapshot, bool]:
     """Return a state that fits ``description``, and whether it was saved on the same kind of device."""
-    state, saved = tensorfile.read(path, KIND)
+    state, saved = tensorfile.read(path, KIND, remedy="Save one by Adapter.save or cretta predict --keep-state.")
     for key, what in MUST_MATCH.items():
         if saved.get(key) != description[key]:
             # Eight of a fingerprint's 64 digits are enough for a reader.

@@ -127,7 +127,7 @@ def test_showing_what_is_no_buffer(tmp_path: Path) -> None:
     cretta.adapt(cretta.models.build("resnet-8"), "source").save(tmp_path / "state.safetensors")
     result = call("show", tmp_path / "state.safetensors")
     assert result.exit_code == 2
-    assert "not a source buffer" in result.stderr
+    assert "not a source buffer. Make one: cretta buffer build FOLDER --output" in result.stderr
 
 
 def test_help_teaches() -> None:

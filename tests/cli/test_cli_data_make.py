@@ -118,6 +118,8 @@ def test_frost_without_its_photographs_is_reported_first(tmp_path: Path, monkeyp
         (["nowhere", "--corruption", "fog"], "expected one of cifar10-c, cifar100-c, tiny-imagenet-c, or a folder"),
         (["cifar10-c", "--corruption", "fog"], "cretta data get cifar10"),
         (["cifar10-c", "--corruption", "rain"], "unknown corruption 'rain'"),
+        ([".", "--corruption", "fog", "--severity", "9"], "--severity 9: expected an integer from 1 to 5."),
+        ([".", "--corruption", "fog", "--output", "1.png"], "--output 1.png: expected a folder, got a file"),
         (["cifar10-c", "--corruption", "fog", "--severity", "2"], "leave format and severity out"),
         (["cifar10-c", "--corruption", "fog", "--size", "2"], "leave it out"),
         ([".", "--corruption", "fog", "--format", "gif"], "give one of png, jpeg"),
@@ -130,7 +132,7 @@ def test_invalid_requests_get_a_message(
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.chdir(home)
-    if "--format" in arguments:
+    if "--format" in arguments or "1.png" in arguments:
         Image.new("RGB", (4, 4)).save(home / "1.png")
     result = call(*arguments, *(["--root", tmp_path / "root"] if arguments[0] == "cifar10-c" else []))
     assert result.exit_code == 2

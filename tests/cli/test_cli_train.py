@@ -116,6 +116,8 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
         (["embedded"], "no --epochs, no --minutes: give one of them, as in --epochs 10 or --minutes 100."),
         (["embedded", "--epochs", "1", "--minutes", "1"], "--epochs 1.0, --minutes 1.0: give one of them"),
         (["cifar1", "--epochs", "1"], "Did you mean 'cifar10'"),
+        (["nope", "--epochs", "1"], "embedded, pacs, tiny-imagenet. Or give a folder of class folders that exists."),
+        (["--epochs", "1"], "cifar100, tiny-imagenet, pacs, a folder, or --resume."),
         (["embedded", "--epochs", "1", "--architecture", "vgg"], "wrn-depth-width"),
         (["embedded", "--epochs", "1", "--lr", "-1"], "--lr -1.0: expected a finite number above 0"),
         (["embedded", "--epochs", "1", "--threads", "0"], "'--threads'"),

@@ -381,12 +381,12 @@ def test_frost_without_its_photographs_says_what_to_install(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "fogg"}, "unknown corruption 'fogg'; choose one of gaussian_noise"),
-        ({"severity": 0}, "severity must be an integer from 1 to 5, got 0"),
-        ({"severity": 6}, "severity must be an integer from 1 to 5, got 6"),
-        ({"severity": 2.5}, "severity must be an integer from 1 to 5, got 2.5"),
-        ({"severity": True}, "severity must be an integer from 1 to 5, got True"),
-        ({"seed": -1}, "seed must be an integer from 0"),
+        ({"name": "fogg"}, "unknown corruption 'fogg'. Did you mean 'fog'?"),
+        ({"severity": 0}, "severity=0: expected an integer from 1 to 5"),
+        ({"severity": 6}, "severity=6: expected an integer from 1 to 5"),
+        ({"severity": 2.5}, "severity=2.5: expected an integer from 1 to 5"),
+        ({"severity": True}, "severity=True: expected an integer from 1 to 5"),
+        ({"seed": -1}, "seed=-1: expected an integer from 0"),
         ({"parameters": "cifar10"}, "unknown parameter set 'cifar10'; choose one of cifar, tiny, imagenet"),
     ],
 )

@@ -118,7 +118,7 @@ def test_a_missing_dataset_is_reported_with_the_command_to_get_it(
     with pytest.raises(StateError) as raised:
         dataset_path("cifar10", tmp_path / "my data")
     assert str(raised.value) == (
-        f"cifar10 is not there: expected {tmp_path}/my data/cifar-10-batches-py and "
+        f"cifar10 is not there: expected {tmp_path}/my data/cifar-10-batches-py or "
         f"{tmp_path}/my data/cifar-10-batches-bin. Get it with: cretta data get cifar10 --root '{tmp_path}/my data'"
     )
     monkeypatch.setenv("CRETTA_DATA", str(tmp_path))

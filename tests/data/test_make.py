@@ -146,7 +146,7 @@ def test_invalid_options_raise_before_any_work(tmp_path: Path, monkeypatch: pyte
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"corruptions": ["rain"]}, "unknown corruption 'rain'"),
         ({"corruptions": []}, "give at least one of each"),
-        ({"severities": [1, 6]}, "severity must be an integer from 1 to 5, got 6"),
+        ({"severities": [1, 6]}, "severity=6: expected an integer from 1 to 5"),
         ({"parameters": "huge"}, "unknown parameter set 'huge'"),
     ]
     for options, message in wrong:

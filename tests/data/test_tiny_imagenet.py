@@ -74,7 +74,7 @@ def test_tiny_imagenet_c(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert dataset.read(range(3))[:, 0, 0, 0].tolist() == [2, 0, 1]
     with pytest.raises(OptionError, match="unknown corruption 'glass'"):
         tiny_imagenet_c(root, "glass", 2)
-    with pytest.raises(OptionError, match="severity must be an integer from 1 to 5, got 6"):
+    with pytest.raises(OptionError, match="severity=6: expected an integer from 1 to 5"):
         tiny_imagenet_c(root, "glass_blur", 6)
     with pytest.raises(StateError, match="glass_blur/5 is not there"):
         tiny_imagenet_c(root, "glass_blur")

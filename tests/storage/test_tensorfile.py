@@ -91,7 +91,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"file: no such file; expected a thing saved by cretta"):
         tensorfile.read(tmp_path / "file", "thing")
-    with pytest.raises(StateError, match="no such file"):
+    with pytest.raises(StateError, match="is a folder; expected a thing"):
         tensorfile.read(tmp_path, "thing")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from cretta.cli.console import count, say
+from cretta.cli.console import check_folder, count, say
 from cretta.cli.data import data_app
 from cretta.cli.options import ROOT, SEED, argument, flag, option
 from cretta.errors import OptionError
@@ -65,6 +65,8 @@ def data_make(
     corruptions = list(dict.fromkeys((corruption or list(CORRUPTIONS)) + list(VALIDATION_CORRUPTIONS) * validation))
     if target not in PUBLISHED and not Path(target).is_dir():
         raise OptionError(f"{target}: expected one of {', '.join(PUBLISHED)}, or a folder that exists.")
+    if output is not None:
+        check_folder(output, "--output")
     if target in PUBLISHED and size is not None:
         raise OptionError(f"--size {size}: {target} has the size it is published with; leave it out.")
     _check_frost(corruptions, lambda: dataset_path(target.removesuffix("-c"), root) if target in PUBLISHED else None)

@@ -242,7 +242,7 @@ def _facts(summary: Summary, *, learns: bool) -> Iterator[tuple[str, str]]:
     yield "mean confidence %", f"{100 * summary.mean_confidence:.1f}"
     yield "mean energy", f"{summary.mean_energy:.2f}"
     shares = [
-        f"{f'class {number}' if name in (None, str(number)) else name} "
+        f"{f'class {number}:' if name in (None, str(number)) else name} "
         f"{100 * count / (summary.images - summary.unreadable):.1f}"
         for (number, name), count in summary.predicted.most_common(5)
     ]

@@ -101,7 +101,7 @@ def train(
         settings = Settings(**checkpoint_settings(output))
     else:
         if dataset is None:
-            raise OptionError(f"no dataset: give one of {', '.join(NAMED)}, a folder, or --resume.")
+            raise OptionError(f"no dataset: give one of {', '.join(NAMED)}, pacs, a folder, or --resume.")
         recipe = Recipe(**{name: ctx.params[name] for name in Recipe.names() if name in ctx.params})
         folders = [str(path) if path else None for path in (root, test)]
         settings = Settings(
@@ -210,7 +210,9 @@ def _datasets(settings: Settings) -> tuple[ImageDataset, ImageDataset | None]:
         record = DATASETS[name]
         return record.open("train", root, None), record.open("test", root, None)
     if not Path(name).is_dir():
-        raise unknown("dataset", name, (*NAMED, "or a folder"))
+        raise OptionError(
+            f"{unknown('dataset', name, (*NAMED, 'pacs'))} Or give a folder of class folders that exists."
+        )
     training = image_folder(name, labeled=True, size=settings.size)
     if settings.test is None:
         return training, None

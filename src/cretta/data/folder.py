@@ -183,8 +183,8 @@ def class_folders(root: Path, classes: Sequence[str], *, require_all: bool) -> t
     unknown = sorted(set(folders) - set(classes))
     if unknown:
         raise StateError(
-            f"{root}: folder {some(unknown)} is not one of the {len(classes)} classes ({some(classes)}); remove it, or "
-            f"list all classes in their order in {CLASSES}."
+            f"{root}: expected folders named after the {len(classes)} classes ({some(classes)}), got {some(unknown)}; "
+            f"remove what is not a class, or list all classes in their order in {CLASSES}."
         )
     members = [images_below(folders[name]) if name in folders else [] for name in classes]
     empty = [name for name, files in zip(classes, members, strict=True) if not files]

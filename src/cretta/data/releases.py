@@ -84,7 +84,7 @@ class Release:
         home = data_root(root)
         path = self.find(home)
         if path is None:
-            expected = " and ".join(str(home / folder) for folder in (self.folder, *self.other_folders))
+            expected = " or ".join(str(home / folder) for folder in (self.folder, *self.other_folders))
             raise StateError(f"{self.name} is not there: expected {expected}. Get it with: {self.get_command(root)}")
         return path
 

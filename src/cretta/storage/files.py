@@ -16,6 +16,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 def check_target(path: Path) -> None:
     """Raise :class:`~cretta.errors.StateError` unless a file of this name can be written."""
+    if path.parent.is_file():
+        raise StateError(f"cannot write {path}: {path.parent} is a file; give the name of a folder.")
     if not path.parent.is_dir():
         raise StateError(f"cannot write {path}: the folder {path.parent} does not exist; make it first.")
     if path.is_dir():

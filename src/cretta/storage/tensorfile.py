@@ -37,13 +37,17 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Ma
         temporary.chmod(mode)
 
 
-def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(
+    path: str | os.PathLike[str], kind: str, *, verify: bool = True, remedy: str = ""
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the memory-mapped tensors and the facts that :func:`write` wrote; ``kind`` must be the one in the facts.
 
-    ``verify`` reads everything once and compares it with the checksum in the file.
+    ``verify`` reads everything once and compares it with the checksum in the file. ``remedy``, how to save one, ends
+    the messages on files of another kind.
     """
     if not Path(path).is_file():
-        raise StateError(f"{path}: no such file; expected a {kind} saved by cretta.")
+        state = "is a folder" if Path(path).is_dir() else "no such file"
+        raise StateError(f"{path}: {state}; expected a {kind} saved by cretta. {remedy}".rstrip())
     try:
         with safe_open(path, framework="pt") as file:
             content = json.loads((file.metadata() or {}).get(_KEY, "null"))
@@ -52,9 +56,9 @@ def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> tup
         raise StateError(f"{path}: not a readable {kind} ({error}); it may be damaged, save it again.") from error
     facts = content.get("facts") if isinstance(content, dict) else None
     if not isinstance(facts, dict):
-        raise StateError(f"{path}: holds something not saved by cretta, not a {kind}.")
+        raise StateError(f"{path}: holds something not saved by cretta, not a {kind}. {remedy}".rstrip())
     if facts.get("kind") != kind:
-        raise StateError(f"{path}: holds {facts.get('kind')!r}, not a {kind}.")
+        raise StateError(f"{path}: holds {facts.get('kind')!r}, not a {kind}. {remedy}".rstrip())
     if verify and content.get("sha256") != _checksum(tensors, facts):
         raise StateError(f"{path}: the content does not match its checksum; the file is damaged, save it again.")
     return tensors, facts

@@ -16,6 +16,7 @@ from cretta.data.corruptions.pixels import Pixels
 from cretta.data.corruptions.spatter import spatter
 from cretta.data.dataset import is_integer
 from cretta.errors import BatchError, OptionError
+from cretta.options import unknown
 
 Corruption = Callable[[Pixels, Draws, Values], Pixels]
 
@@ -119,10 +120,7 @@ def check_name_and_severity(name: str, severity: int) -> None:
 def _function(name: str) -> Corruption:
     function = _BENCHMARK.get(name) or _VALIDATION.get(name)
     if function is None:
-        raise OptionError(
-            f"unknown corruption {name!r}; choose one of {', '.join(CORRUPTIONS)}, or, to validate on, "
-            f"{', '.join(VALIDATION_CORRUPTIONS)}"
-        )
+        raise unknown("corruption", name, (*CORRUPTIONS, *VALIDATION_CORRUPTIONS))
     return function
 
 
@@ -146,7 +144,7 @@ def _check_images(images: object) -> None:
 
 def _check_integer(option: str, value: object, low: int, high: int) -> None:
     if not is_integer(value, low, high):
-        raise OptionError(f"{option} must be an integer from {low} to {high}, got {value!r}")
+        raise OptionError(f"{option}={value!r}: expected an integer from {low} to {high}.")
 
 
 def _numbers(count: int, indices: Sequence[int] | NDArray[np.integer[Any]] | None) -> NDArray[np.uint64]:

@@ -143,10 +143,10 @@ class _Installation:
             return
         files = [source] if source.is_file() else record.archives_in(source)
         if not files:
-            expected = some([*(archive.file for archive in record.archives), f"the folder {record.folder}"])
+            archives = some([archive.file for archive in record.archives]) or "an archive"
             raise StateError(
-                f"{source} does not hold {record.name}: expected {expected}. Give a folder that holds one of them, or "
-                "the archive itself if it has another name."
+                f"{source} does not hold {record.name}: expected {archives} or the folder {record.folder}. Give a "
+                "folder that holds one of them, or the archive itself if it has another name."
             )
         if not any(archive.folders for archive in record.archives):
             files = files[:1]
