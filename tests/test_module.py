@@ -119,8 +119,9 @@ def test_a_state_dict_is_a_copy_of_what_evolves() -> None:
         (lambda state: state.pop("parameters.0"), "expected 'parameters.0' to be .* got nothing"),
         (lambda state: state.update(generator=torch.zeros(3)), None),
         (lambda state: state.update({"parameters.0": torch.zeros(3)}), r"got \(3,\) of torch.float32"),
+        (lambda state: state.clear(), r"expected the state of an adapter, as from its state_dict\(\) or save\(\)"),
     ],
-    ids=["missing", "random numbers of another device", "another shape"],
+    ids=["missing", "random numbers of another device", "another shape", "empty"],
 )
 def test_a_state_dict_that_does_not_fit(change: Callable[[dict[str, Tensor]], object], message: str | None) -> None:
     model, other = made("tent"), made("tent")

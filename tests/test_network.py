@@ -181,8 +181,23 @@ class Logarithm(nn.Module):
 
 def test_a_wrong_rank_is_explained() -> None:
     model = classifier(textbook.small_net())
-    with pytest.raises(BatchError, match=r"\(3, 8, 8\): its convolutions expect 4 dimensions, the batch first"):
+    message = r"\(3, 8, 8\): its convolutions expect 4 dimensions, the batch first; use x.unsqueeze\(0\)"
+    with pytest.raises(BatchError, match=message):
         model(textbook.batches((1,))[0][0])
+
+
+def test_gray_images_are_explained() -> None:
+    model = classifier(textbook.small_net())
+    with pytest.raises(BatchError, match=r"expects 3 channels.*for gray images, x.expand\(-1, 3, -1, -1\)"):
+        model(torch.zeros(4, 1, 8, 8))
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore:.*quantize.*:UserWarning")
+def test_quantized_layers_are_explained() -> None:
+    layer = torch.ao.nn.quantized.Conv2d(3, 4, 3)
+    model = classifier(nn.Sequential(layer, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 5)))
+    with pytest.raises(ModelError, match=r"quantized layers.*Adapt the network from before its quantization"):
+        model(textbook.batches((4,))[0])
 
 
 def test_other_errors_of_the_network_come_through() -> None:

@@ -1,7 +1,13 @@
 """Keep an image classifier accurate and calibrated under distribution shift.
 
-The names below are imported when they are first used, so that `cretta --help` does not have to load PyTorch.
+    buffer = cretta.SourceBuffer.sample(training_set, size=0.1)
+    model = cretta.adapt(net, "cretta", buffer=buffer)
+    logits = model(x)  # predicts and adapts
+
+`cretta.methods.names()` lists the methods; `help(cretta.CreTTA)` shows the options of one.
 """
+
+# Public names are imported when they are first used, so that `cretta --help` does not have to load PyTorch.
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -93,4 +99,4 @@ if not TYPE_CHECKING:  # type checkers follow the imports above, and then report
         return globals()[name]
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({name for name in globals() if name.startswith("__")} | {*__all__})

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from torch.nn.modules.conv import _ConvNd
 
 from cretta.accelerate import Accelerator, Backend
-from cretta.errors import BatchError, ModelError
+from cretta.errors import BatchError, CrettaError, ModelError
 from cretta.functional import at_least_float32
 from cretta.normalization import NormStatistics, Role
 
@@ -221,7 +221,8 @@ class Network:
             raise ModelError("the network returns one number per sample; expected logits of at least two classes.")
         if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
             raise ModelError(
-                "the network returns probabilities (rows that sum to 1); expected logits, from before the softmax."
+                "the network returns probabilities (rows that sum to 1); expected logits, from before the softmax: "
+                "remove it from the end of the network."
             )
         if bool((logits.logsumexp(1).abs() < 1e-4).all()):
             raise ModelError(
@@ -230,7 +231,13 @@ class Network:
             )
         self._checked = True
 
-    def _explain(self, x: Tensor, message: str) -> BatchError | None:
+    def _explain(self, x: Tensor, message: str) -> CrettaError | None:
+        message = message.rstrip(".")
+        if any(".quantized" in type(module).__module__ for module in self.module.modules()):
+            return ModelError(
+                "the network has quantized layers, which its normalization layers cannot be adapted with. Adapt the "
+                "network from before its quantization; 'source' predicts with this one."
+            )
         if "more than 1 value per channel" in message:
             return BatchError(
                 f"a batch of {len(x)} is too small for batch statistics in this network; use "
@@ -241,9 +248,10 @@ class Network:
             return None
         weight, channels = convolution.weight, convolution.in_channels
         if x.dim() != weight.dim():
+            missing = x.dim() == weight.dim() - 1
             return BatchError(
                 f"the network cannot take a batch of shape {tuple(x.shape)}: its convolutions expect {weight.dim()} "
-                f"dimensions, the batch first ({message})."
+                f"dimensions, the batch first{'; use x.unsqueeze(0) for one image' if missing else ''} ({message})."
             )
         if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
             advice = "x.float() / 255 for integer images" if not x.is_floating_point() else f"x.to({weight.dtype})"
@@ -253,6 +261,7 @@ class Network:
         if x.shape[1] != channels:
             return BatchError(
                 f"the batch has shape {tuple(x.shape)}, but the network's first convolution expects {channels} "
-                f"channels in dimension 1. If the channels are last, use x.permute(0, 3, 1, 2) ({message})."
+                f"channels in dimension 1. If the channels are last, use x.permute(0, 3, 1, 2); for gray images, "
+                f"x.expand(-1, {channels}, -1, -1) ({message})."
             )
         return None

@@ -84,7 +84,7 @@ def choice(default: str | None, description: str, *, among: Iterable[str]) -> An
             raise ValueError(f"one of {', '.join(map(repr, names))}")
         return str(value)
 
-    return option(default, check, description)
+    return option(default, check, f"{description} ({' | '.join(names)})")
 
 
 def flag(default: bool, description: str) -> Any:

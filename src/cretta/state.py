@@ -123,6 +123,8 @@ class AdaptationState:
                 for name in self._moment_names:
                     moment = torch.zeros((), dtype=torch.float32) if name == "step" else flat
                     expected[f"optimizer.{index}.{name}"] = moment
+        if not snapshot.keys() & expected.keys():
+            raise StateError("expected the state of an adapter, as from its state_dict() or save(), got other entries")
         for name, value in expected.items():
             actual = snapshot.get(name)
             if actual is None or actual.shape != value.shape or actual.dtype != value.dtype:

@@ -60,8 +60,8 @@ def normalized(x: Tensor, mean: Tensor | None, std: Tensor | None) -> Tensor:
     # Broadcasting and type promotion would let gray or 0–255 byte images pass silently.
     if x.dim() != 4 or x.shape[1] != 3 or not x.is_floating_point():
         raise BatchError(
-            f"got a {x.dtype} batch of shape {tuple(x.shape)}; expected floating point RGB images in [0, 1], "
-            "(N, 3, H, W): divide bytes by 255 and move channels to the front."
+            f"got a {x.dtype} batch of shape {tuple(x.shape)}; expected floating point RGB images in [0, 1] of shape "
+            "(N, 3, H, W)."
         )
     return x if mean is None or std is None else normalize(x, mean, std)
 
