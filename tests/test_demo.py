@@ -70,6 +70,7 @@ def test_images_start_again_after_the_last_one() -> None:
     runs, context = demo.plan(images=1500)
     labels = cretta.data.embedded("test").labels
     assert np.array_equal(context.domain(runs[0], runs[0].domains[1]).labels, [*labels[1500:], *labels[:1000]])
+    assert [demo.plan(images=images)[0][0].batch_size for images in (1500, 20)] == [50, 20]
 
 
 @pytest.mark.slow
@@ -108,7 +109,7 @@ def test_given_shifts_are_streams_of_their_own(tmp_path: Path) -> None:
         ({"images": 3000}, "images=3000: expected 2 to 2000"),
         ({"batch_size": 1}, "batch_size=1: expected 2 to 10"),
         ({"severity": 6}, "6"),
-        ({"shifts": ("fogg",)}, "fog"),
+        ({"shifts": ("fogg",), "batch_size": 50}, "unknown corruption 'fogg'"),
     ],
 )
 def test_wrong_requests_are_refused_with_what_is_allowed(wrong: dict[str, object], said: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cretta.bench import Benchmark, Buffer, Result, Run, RunContext, product
 from cretta.data import CORRUPTIONS, ArrayDataset, CorruptedDataset, ImageDataset, embedded
-from cretta.data.domains import Domain
+from cretta.data.domains import Domain, domain_name
 from cretta.errors import OptionError
 from cretta.report.content import Chart, Panel, Row, Series, Table
 from cretta.report.groups import ACCURACY, CALIBRATION, SPEED, Group, Metric, by
@@ -42,21 +42,23 @@ def plan(
     methods: Sequence[str] = METHODS,
     severity: int = 5,
     images: int = 400,
-    batch_size: int = 50,
+    batch_size: int | None = None,
     seed: int = 0,
 ) -> tuple[list[Run], RunContext]:
     """Return the runs of the demo, and a context that has their images.
 
     By default the stream passes through all of ``SHIFTS`` without a reset. Each shift takes the next ``images`` of the
     2000 embedded test images, which start again after the last one: with 400 per shift 1200 of them come twice, under
-    shifts that are five apart. If ``shifts`` are given, each is a stream of its own, of the first images.
+    shifts that are five apart. If ``shifts`` are given, each is a stream of its own, of the first images. Batches have
+    50 images by default, or all of a shift if these are fewer.
     """
     test = embedded("test")
+    domains = [Domain.parse(domain_name(shift, severity)) for shift in dict.fromkeys(shifts or SHIFTS)]
     if not 2 <= images <= len(test):
         raise OptionError(f"images={images}: expected 2 to {len(test)}, the number of embedded test images.")
+    batch_size = min(50, images) if batch_size is None else batch_size
     if not 2 <= batch_size <= images:
         raise OptionError(f"batch_size={batch_size}: expected 2 to {images}, the number of images per shift.")
-    domains = [Domain(shift, severity) for shift in dict.fromkeys(shifts or SHIFTS)]
     streams = [(domain,) for domain in domains] if shifts else [tuple(domains)]
     starts = {domain: number * images for stream in streams for number, domain in enumerate(stream)}
 

@@ -142,26 +142,38 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         Store(tmp_path / "results")
 
 
+def test_a_folder_of_other_files_is_not_a_store(tmp_path: Path) -> None:
+    (tmp_path / ".hidden").write_text("")
+    (tmp_path / "models").mkdir()  # of `cretta reproduce`, before the first result
+    Store(tmp_path)
+    (tmp_path / "predictions.parquet").write_text("of the user")
+    with pytest.raises(StateError, match=r"^store='.*': expected a folder of results, .* holds predictions\.parquet"):
+        Store(tmp_path)
+    (tmp_path / f"{'0' * 24}.unfinished").mkdir()
+    assert list(Store(tmp_path)) == []
+    assert (tmp_path / "predictions.parquet").read_text() == "of the user"
+
+
 @pytest.mark.process
 def test_a_claim_is_for_one_and_ends_with_its_process(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with store.claim("key") as ours, Store(tmp_path).claim("key") as theirs, store.claim("other") as other:
+    with store.claim("k" * 24) as ours, Store(tmp_path).claim("k" * 24) as theirs, store.claim("o" * 24) as other:
         assert (ours, theirs, other) == (True, False, True)
     assert not list(tmp_path.iterdir())
     holder = (
         "import sys\nfrom cretta.bench import Store\n"
-        f"with Store({str(tmp_path)!r}).claim('key') as ours:\n    print(ours, flush=True)\n    sys.stdin.read()\n"
+        f"with Store({str(tmp_path)!r}).claim('k' * 24) as ours:\n    print(ours, flush=True)\n    sys.stdin.read()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == "True"
-        with store.claim("key") as ours:
+        with store.claim("k" * 24) as ours:
             assert not ours
         process.kill()
         assert process.wait(LONG) == -signal.SIGKILL
-    with store.claim("key") as ours:
+    with store.claim("k" * 24) as ours:
         assert ours
 
 

@@ -68,7 +68,7 @@ def test_single_shifts_are_shown_on_their_own(tmp_path: Path) -> None:
     [
         (["--output", "figure.gif"], ".png"),
         (["--output", "nowhere/figure.png"], "nowhere"),
-        (["--shift", "rain"], "fog"),
+        (["--shift", "rain", "--images", "20", "--batch-size", "50"], "unknown corruption 'rain'"),
         (["--severity", "9"], "9"),
         (["--images", "9999"], "2000"),
     ],

@@ -65,7 +65,7 @@ def test_the_order_of_class_folders_is_said_or_stated_or_checked(tmp_path: Path)
         folder = tmp_path / "farm" / ("train" if number < 6 else "test") / names[number % 3]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(images[number]).save(folder / f"{number}.png")
-    base = [*BASE, "--data", "farm", "--shift", "clean", "--method", "source"]
+    base = [*BASE, "--data", "farm", "--shift", "clean", "--method", "source", "--images", "6"]
     noted = CliRunner().invoke(app, base)
     assert noted.exit_code == 0, noted.output
     assert "in alphabetical order: 0 ant, 1 bee, 2 cow. If the model has another order" in noted.stderr
@@ -129,6 +129,9 @@ def test_streams(arguments: list[str], domains: tuple[str, ...], stream: str) ->
         (["--option", "beta"], "--option beta: expected key=value"),
         (["--images", "0"], "--images 0: expected an integer, at least 1"),
         (["--buffer", "0"], "a buffer of 0 images: give a share"),
+        (["--buffer", "5000"], "--buffer 5000: expected at most 1000, the number of images available"),
+        (["--images", "99999"], "--images 99999: expected at most 2000"),
+        (["--clean-after", "2001"], "--clean-after 2001: expected at most 2000"),
     ],
 )
 def test_bad_requests_get_a_message_and_leave_nothing(arguments: list[str], said: str) -> None:
@@ -136,6 +139,14 @@ def test_bad_requests_get_a_message_and_leave_nothing(arguments: list[str], said
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
     assert not list(Path("results").glob("*"))
+
+
+def test_a_folder_of_other_files_is_not_a_store(tmp_path: Path) -> None:
+    for command in ([*BASE, "--method", "source"], ["report"]):
+        result = CliRunner().invoke(app, [*command, "--store", "."])
+        assert result.exit_code == 2
+        assert "--store .: expected a folder of results" in result.stderr
+    assert [path.name for path in tmp_path.glob("*.*")] == ["small_network.py"]
 
 
 def test_durations_in_words() -> None:

@@ -169,10 +169,15 @@ def test_a_checkpoint(ending: str, tmp_path: Path) -> None:
     normalizing = open_model(str(path), architecture="resnet-8", classes=4, mean=MEAN, std=STD).net
     expected = net((x - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1))
     assert torch.allclose(normalizing(x), expected, atol=1e-6)
+    (tmp_path / f"text{ending}").write_text("hello")
+    with pytest.raises(StateError, match=rf"text\{ending} is not a checkpoint, or is damaged: copy it again; expected"):
+        open_model(tmp_path / f"text{ending}")
     for options in ({}, {"architecture": "resnet-8"}, {"classes": 4}):
         with pytest.raises(OptionError, match="does not say what network its weights are of"):
             open_model(str(path), **options)
-    with pytest.raises(StateError, match="does not fit"):
+    with pytest.raises(
+        StateError, match=r"does not fit resnet-8-16 with 5 classes: .*the architecture=… and classes=…"
+    ):
         open_model(str(path), architecture="resnet-8", classes=5)
 
 
@@ -193,7 +198,7 @@ class Evil:
 
 def test_no_code_in_a_checkpoint_is_run(tmp_path: Path) -> None:
     torch.save({"state_dict": Evil()}, tmp_path / "evil.pt")
-    with pytest.raises(StateError, match="cannot be read as a checkpoint"):
+    with pytest.raises(StateError, match=r"evil\.pt holds a pickled network or other objects \((builtins\.)?exec\)"):
         open_model(str(tmp_path / "evil.pt"), architecture="resnet-8", classes=4)
 
 
@@ -265,7 +270,7 @@ def test_a_network_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match=r"Unknown model \(resnet51\)"):
         open_model("timm:resnet51")
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(OptionError, match="timm:resnet50 cannot be imported"):
+    with pytest.raises(OptionError, match=r"timm:resnet50 cannot be imported.*pip install timm$"):
         open_model("timm:resnet50")
 
 

@@ -296,9 +296,13 @@ def test_a_cut_file_is_refused(suffix: str, source: WideResNet, target: WideResN
 
 
 def test_a_pickled_model_is_not_executed(source: WideResNet, target: WideResNet, tmp_path: Path) -> None:
-    torch.save({"state_dict": source.state_dict(), "model": source}, tmp_path / "module.pt")
-    with pytest.raises(StateError, match=r"more than tensors.*state_dict\(\)"):
-        load_checkpoint(tmp_path / "module.pt", target)
+    for content in ({"state_dict": source.state_dict(), "model": source}, source):
+        torch.save(content, tmp_path / "module.pt")
+        with pytest.raises(
+            StateError, match=r"pickled network .*WideResNet\).*state_dict\(\).*module:callable"
+        ) as caught:
+            load_checkpoint(tmp_path / "module.pt", target)
+        assert "\x1b" not in str(caught.value)
 
 
 def test_other_networks_are_refused() -> None:

@@ -111,6 +111,18 @@ class RunContext:
         counts = [len(target.images(domain)) for domain in run.domains]
         return sum(count if run.images is None else min(count, run.images) for count in counts)
 
+    def check_counts(self, run: Run) -> None:
+        """Refuse to read more images than there are; without this check, as in the paper's scales, all are read."""
+        target = self.benchmark(run.data, run.size)
+        counts: list[tuple[str, float, ImageDataset]] = [("clean_after", run.clean_after, target.clean())]
+        counts += [("images", run.images or 1, target.images(domain)) for domain in run.domains]
+        if _reads_source(run):
+            source = self._source(run.data, run.size, run.buffer.data, run.buffer.split)
+            counts.append(("buffer", run.buffer.size, source))
+        for name, count, images in counts:
+            if count > len(images):
+                raise OptionError(f"{name}={count}: expected at most {len(images)}, the number of images available.")
+
     def buffer(self, run: Run) -> SourceBuffer | None:
         """Return the source images for the run; None if its method uses none."""
         if not _reads_source(run):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import uuid
@@ -28,6 +29,8 @@ from cretta.storage import atomic_write, lock
 _METADATA = b"cretta"
 FORMAT = 1
 """Version of the file format."""
+_OWN = re.compile(r"\w{24}\.(parquet|unfinished|lock)")
+"""Names by which the folder of a store is recognized."""
 
 
 class Store:
@@ -35,7 +38,7 @@ class Store:
 
     ``<key>.parquet`` holds the rows of a run, and in its metadata everything else; ``<key>.unfinished/`` the rows and
     the state of a run that is not finished; ``<key>.lock`` is held by the process that works on it, and released by the
-    system if that dies; unreadable files are moved to ``damaged/``.
+    system if that dies; unreadable files are moved to ``damaged/``. `cretta reproduce` trains networks in ``models/``.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -43,6 +46,12 @@ class Store:
         if self.folder.exists() and not self.folder.is_dir():
             raise StateError(f"{self.folder} is a file: give a folder for results.")
         self.folder.mkdir(parents=True, exist_ok=True)
+        files = {path.name for path in self.folder.iterdir() if not path.name.startswith(".")}
+        if (others := sorted(files - {"damaged", "models"})) and not any(map(_OWN.fullmatch, others)):
+            raise StateError(
+                f"store={str(self.folder)!r}: expected a folder of results, or an empty or new one, got one that holds "
+                f"{others[0]}; give another folder."
+            )
         self.set_aside: list[Path] = []
         """Damaged files that this object moved away."""
 
@@ -56,7 +65,7 @@ class Store:
 
     def keys(self) -> list[str]:
         """Return the keys of all results, sorted."""
-        return sorted(path.stem for path in self.folder.glob("*.parquet") if not path.name.startswith("."))
+        return sorted(path.stem for path in self.folder.glob("*.parquet") if _OWN.fullmatch(path.name))
 
     def __contains__(self, key: str) -> bool:
         return self.path(key).is_file()

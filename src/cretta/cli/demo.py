@@ -16,7 +16,7 @@ def demo(
     shift: list[str] | None = option(None, "A corruption to show on its own; can be repeated.", shown="eight in a row"),
     severity: int = option(5, "Strength of the corruption, from 1 to 5."),
     images: int = option(400, "Images per shift, at most 2000."),
-    batch_size: int = option(50, "Images per batch."),
+    batch_size: int | None = option(None, "Images per batch.", shown="50, or all if fewer"),
     seed: int = SEED,
     output: Path = option(Path("cretta-demo.png"), "File for the figure (.png, .svg or .pdf)."),
 ) -> None:
@@ -49,7 +49,9 @@ def demo(
         )
         results = execute(runs, Store(folder), context)
     groups = demonstration.groups_of(results)
-    title = f"{images} CIFAR-10 test images per shift, severity {severity}, batches of {batch_size}, seed {seed}"
+    title = (
+        f"{images} CIFAR-10 test images per shift, severity {severity}, batches of {runs[0].batch_size}, seed {seed}"
+    )
     write_chart(demonstration.chart(groups, title), output)
     console.print(terminal(demonstration.table(groups, title), console.width))
     if not shift:

@@ -93,6 +93,8 @@ def run(
         preset=preset,
         seeds=seed or [0],
     )
+    for planned in runs:
+        context.check_counts(planned)
     if is_folder(data) and not class_file(Path(data) / "train"):
         folders = benchmark.training().classes
         if folders != context.classes(model)[: len(folders)]:

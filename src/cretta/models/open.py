@@ -18,7 +18,7 @@ from torch import nn
 
 from cretta.errors import ModelError, OptionError, StateError
 from cretta.models.classifier import Normalization, normalization, normalize_input
-from cretta.models.weights import WEIGHTS, build, card, load, load_checkpoint, names
+from cretta.models.weights import WEIGHTS, build, card, load, load_checkpoint, names, read_checkpoint
 from cretta.storage import tensorfile
 
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
@@ -151,7 +151,7 @@ def _shipped(spec: str, values: Normalization) -> OpenedModel:
 
 
 def _checkpoint(path: Path, architecture: str | None, classes: int | None, values: Normalization) -> OpenedModel:
-    facts = _facts(path)
+    facts, weights = _facts(path), read_checkpoint(path)
     architecture = architecture or facts.get("architecture")
     class_names = tuple(facts.get("classes", ()))
     classes = classes or len(class_names) or None
@@ -163,7 +163,7 @@ def _checkpoint(path: Path, architecture: str | None, classes: int | None, value
     mean, std = values or (None, None)
     with torch.random.fork_rng(devices=[]):  # the initial values are not used
         net = build(architecture, classes=classes, mean=mean, std=std)
-    return OpenedModel(load_checkpoint(path, net).eval(), "checkpoint", class_names, facts.get("side"))
+    return OpenedModel(load_checkpoint(weights, net).eval(), "checkpoint", class_names, facts.get("side"))
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -187,10 +187,12 @@ def _python(spec: str, values: Normalization) -> OpenedModel:
                 target = attrgetter(attribute)(target)
         # The user's code can raise anything, and its message says what to correct.
         except Exception as error:
-            raise OptionError(
-                f"{spec} cannot be imported ({type(error).__name__}: {error}). Give module:callable, as on the "
-                f"import line of a file in {Path.cwd()} or of an installed package."
-            ) from error
+            advice = (
+                "Install it with: pip install timm"
+                if module == "timm"
+                else f"Give module:callable, as on the import line of a file in {here} or of an installed package."
+            )
+            raise OptionError(f"{spec} cannot be imported ({type(error).__name__}: {error}). {advice}") from error
         if callable(target) and not isinstance(target, nn.Module):
             try:
                 target = target()

@@ -118,7 +118,7 @@ def load_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], model: A
             f"model is a {type(model).__name__}; expected a WideResNet or ResNet of cretta.models: "
             "load other networks with their own load_state_dict."
         )
-    _load_state(source if isinstance(source, Mapping) else _read(Path(source)), model)
+    _load_state(source if isinstance(source, Mapping) else read_checkpoint(Path(source)), model)
     return model
 
 
@@ -132,8 +132,8 @@ def warm_start(model: Classifier, source: Classifier) -> list[str]:
     if 2 * len(others) > len(state):
         shared = len(state) - len(others)
         raise StateError(
-            f"{type(source).__name__}({source.extra_repr()}) has {shared} of the {len(state)} tensors of "
-            f"{type(model).__name__}({model.extra_repr()}): start from weights of the same architecture."
+            f"{_description(source)} has {shared} of the {len(state)} tensors of {_description(model)}: start from "
+            "weights of the same architecture."
         )
     model.load_state_dict({name: value if name in others else start[name] for name, value in state.items()})
     return others
@@ -147,24 +147,27 @@ def _index() -> dict[str, dict[str, Any]]:
     return index
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def read_checkpoint(path: Path) -> Mapping[str, Any]:
+    """Return the content of a .safetensors file or of a file of `torch.save`; no code in it is run."""
     if not path.is_file():
         raise StateError(f"no checkpoint at {path}; expected a .safetensors file or a file of torch.save.")
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    # Unpickling a damaged file can raise nearly anything.
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error}.") from error
+    # Unpickling a damaged file can raise nearly anything; its text is advice for callers of torch.load.
     except Exception as error:
+        if objects := re.search(r"\bGLOBAL (\S+)", str(error)):
+            raise StateError(
+                f"{path} holds a pickled network or other objects ({objects[1]}), not only tensors: save "
+                "net.state_dict() instead, or give the network itself as module:callable."
+            ) from error
         with path.open("rb") as file:
             page = file.read(64).lstrip().startswith(b"<")
-        advice = (
-            "It is a web page, not a checkpoint: download it again."
-            if page
-            else "It is damaged, or holds more than tensors: copy it again, or save only the state_dict()."
-        )
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise StateError(f"{path} cannot be read as a checkpoint ({reason[0]}). {advice}") from error
+        problem = "is a web page, not a checkpoint: download" if page else "is not a checkpoint, or is damaged: copy"
+        raise StateError(f"{path} {problem} it again; expected a .safetensors file or a file of torch.save.") from error
     if not isinstance(checkpoint, Mapping):
         raise StateError(f"{path} holds a {type(checkpoint).__name__}: save the model's state_dict() in it instead.")
     return checkpoint
@@ -194,8 +197,8 @@ def _load_state(checkpoint: Mapping[str, Any], model: Classifier) -> None:
             if keys
         ]
         raise StateError(
-            f"the checkpoint does not fit {type(model).__name__}({model.extra_repr()}): {'; '.join(described)}. "
-            "Build the model with the depth, width and classes of the checkpoint."
+            f"the checkpoint does not fit {_description(model)}: {'; '.join(described)}. Give the architecture=… and "
+            "classes=… of the checkpoint."
         )
     if values:
         try:
@@ -224,6 +227,13 @@ def _renamed(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
             )
         state[key] = value
     return state
+
+
+def _description(model: Classifier) -> str:
+    """Return the architecture, as :func:`build` takes it, and the number of classes."""
+    family = {WideResNet: "wrn", ResNet: "resnet", EfficientNetLite0: "efficientnet-lite0"}.get(type(model), "network")
+    sizes = [str(getattr(model, name)) for name in ("depth", "width") if hasattr(model, name)]
+    return f"{'-'.join([family, *sizes])} with {model.classes} classes"
 
 
 def _shape(value: object) -> tuple[int, ...] | str:
