@@ -30,6 +30,7 @@ from source_images import (
 # Sampling
 
 
+@pytest.mark.filterwarnings("ignore:the buffer has images of")
 @pytest.mark.parametrize("size", [1, 2, 9, 10, 11, 35, 99, 120, 0.05, 0.1, 0.33, 1.0])
 def test_sample_is_balanced_without_duplicates(size: float) -> None:
     labels = mixed_labels([12] * 10)
@@ -48,6 +49,7 @@ def test_fraction_and_count_are_two_ways_to_say_the_same() -> None:
     assert numbers(SourceBuffer.sample(dataset(labels), 0.2)) == numbers(SourceBuffer.sample(dataset(labels), 18))
 
 
+@pytest.mark.filterwarnings("ignore:the buffer has images of")
 def test_a_tiny_fraction_is_still_one_image() -> None:
     assert len(SourceBuffer.sample(dataset([0, 1, 2]), 0.01)) == 1
 
@@ -72,11 +74,13 @@ def test_unequal_classes_are_as_balanced_as_can_be(total: int, expected: list[in
 
 
 def test_fewer_than_classes_gives_that_many_classes() -> None:
-    buffer = SourceBuffer.sample(dataset(mixed_labels([4] * 25)), 7)
+    with pytest.warns(UserWarning, match="the buffer has images of 7 of 25 classes; a larger size has more"):
+        buffer = SourceBuffer.sample(dataset(mixed_labels([4] * 25)), 7)
     assert buffer.labels is not None
     assert len(set(buffer.labels.tolist())) == len(buffer) == 7
 
 
+@pytest.mark.filterwarnings("ignore:the buffer has images of")
 def test_every_class_can_be_the_single_one() -> None:
     singles = {
         int(SourceBuffer.sample(dataset(mixed_labels([4] * 3)), 1, seed=seed).labels[0])  # type: ignore[index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -119,6 +120,11 @@ class SourceBuffer:
             order = order[np.argsort(confidence[order] * (-1 if select == "confident" else 1), kind="stable")]
         groups = np.zeros(len(dataset), dtype=np.int64) if labels is None else labels
         chosen = sampling.balanced(order, groups, total, generator)
+        drawn, classes = (len(np.unique(labels_of)) for labels_of in (groups[chosen], groups))
+        if drawn < classes:
+            warnings.warn(
+                f"the buffer has images of {drawn} of {classes} classes; a larger size has more.", stacklevel=2
+            )
         images = sampling.read_images(dataset, chosen, progress)
         return cls(images, None if labels is None else labels[chosen], augment, seed=seed)
 

@@ -49,7 +49,7 @@ def learning_names(net: nn.Module, facts: Facts, skip: tuple[str, ...], *, metho
             or f"{type(net).__name__} has {'no parameter' if facts.updates == 'all' else NO_NORM}"
             f"{' outside ' + repr(skip) if skip else ''}, and {method} updates "
             "nothing else. Expected BatchNorm, GroupNorm, LayerNorm, InstanceNorm or RMSNorm with affine "
-            "parameters; cretta.adapt(net, 'source') predicts with any model."
+            "parameters; method='source' predicts with any model."
         )
     parameters = dict(net.named_parameters(remove_duplicate=False))
     half = next((n for n in names if parameters[n].dtype in (torch.float16, torch.bfloat16)), None)

@@ -135,7 +135,7 @@ def _guard(value: Any) -> Guard | None:
     try:
         return Guard(action=value)
     except OptionError:
-        raise ValueError("None, 'warn', 'rollback', 'reset' or a cretta.Guard") from None
+        raise ValueError("one of 'warn', 'rollback', 'reset', a cretta.Guard or None") from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

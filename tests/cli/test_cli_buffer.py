@@ -42,6 +42,7 @@ def test_build_is_sample_and_save(tmp_path: Path) -> None:
     assert len(next(bar[1] for bar in bars if bar[-1] == "4")) == 30
 
 
+@pytest.mark.filterwarnings("ignore:the buffer has images of")
 @pytest.mark.parametrize("select", ["confident", "uncertain"])
 def test_select_by_what_a_model_says(select: str, tmp_path: Path) -> None:
     test = embedded("test")
@@ -120,6 +121,13 @@ def test_wrong_requests_get_a_message_and_change_nothing(
     assert said in result.stderr.replace("\n", "")
     assert "Traceback" not in result.output + result.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["there.safetensors"]
+
+
+@pytest.mark.filterwarnings("default")
+def test_fewer_images_than_classes_get_a_note(tmp_path: Path) -> None:
+    result = call("build", "embedded", "--size", 2, "--output", tmp_path / "out.safetensors")
+    assert result.exit_code == 0
+    assert result.stderr == "note: the buffer has images of 2 of 10 classes; a larger size has more.\n"
 
 
 def test_showing_what_is_no_buffer(tmp_path: Path) -> None:

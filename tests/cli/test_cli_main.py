@@ -157,6 +157,16 @@ def test_defaults_in_help_are_those_of_the_library() -> None:
             assert parameter.default == str(getattr(defaults.buffer, {"buffer": "size"}.get(parameter.name, "select")))
 
 
+@pytest.mark.parametrize("path", [(), ("data",)])
+def test_an_unknown_command_gets_the_list_of_commands(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*path, "lisst"])
+    near = " Did you mean 'list'?" if path else ""
+    names = (
+        "check, get, list, make, show" if path else "buffer, data, demo, info, predict, report, reproduce, run, train"
+    )
+    assert (result.exit_code, result.stderr) == (2, f"cretta: unknown command 'lisst'.{near} Allowed: {names}.\n")
+
+
 def test_examples_have_no_spaces_after_a_backslash() -> None:
     """A shell would take the space and not the line's end."""
     text = helped("predict")

@@ -39,6 +39,8 @@ def make():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return Net()
+def plain():
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
 """
 
 
@@ -250,6 +252,7 @@ def test_going_on_with_the_next_folder(tmp_path: Path) -> None:
     done(tmp_path / "both", *tent, "--output", tmp_path / "both.csv")
     told = done(tmp_path / "one", *tent, "--output", tmp_path / "one.csv", "--keep-state", state)
     assert str(state) in told.replace("\n", "")
+    assert re.search(r"predicted % +class \d: \d", told)
     done(tmp_path / "two", *tent, "--output", tmp_path / "two.csv", "--continue-from", state)
 
     def predictions(name: str) -> list[list[str]]:
@@ -404,15 +407,17 @@ def test_an_exported_program(tmp_path: Path) -> None:
         (["--option", "steps=1.5"], "expected an integer"),
         (["--option", "guard=warn", "--guard", "warn"], "give one of them"),
         (["--preset", "cifar11"], "cifar1"),
-        (["--statistics", "mean"], "--statistics mean: expected one of"),
-        (["--guard", "shout"], "'rollback'"),
+        (["--model", "cli_net:plain"], "--method source predicts with any model."),
+        (["--statistics", "mean"], "'moving' (what BatchNorm normalizes with)."),
+        (["--guard", "shout"], "one of 'warn', 'rollback', 'reset' (what to do when the model collapses)."),
         (["--seed", "-1"], "--seed"),
-        (["--batch-size", "0"], "--batch-size"),
+        (["--batch-size", "0"], "cretta: --batch-size 0: expected an integer, at least 1."),
+        (["--batch-size", "few"], "cretta: --batch-size few: expected an integer."),
         (["--size", "big"], "--size big"),
         (["--size", "0"], "--size 0"),
         (["--order", "size"], "files, random"),
         (["--labels", "maybe"], "auto, no, yes"),
-        (["--labels", "yes", "--class-names", "cli_net.py"], "expected folders named after the 16 classes ("),
+        (["--labels", "yes", "--class-names", "cli_net.py"], "expected folders named after the 18 classes ("),
         (["--class-names", "lost.txt"], "lost.txt"),
         (["--on-error", "cry"], "stop"),
         (["--device", "tpu"], "--device tpu"),
@@ -423,7 +428,8 @@ def test_an_exported_program(tmp_path: Path) -> None:
         (["--save-every", "-1"], "--save-every -1.0: give"),
         (["--continue-from", "lost"], "lost: no such file"),
         (["--continue-from", "source.safetensors"], "Save one by Adapter.save or cretta predict --keep-state."),
-        (["--keep-state", "nowhere/state"], "nowhere does not exist"),
+        (["--keep-state", "nowhere/state.safetensors"], "nowhere does not exist"),
+        (["--keep-state", "state.pt"], "--keep-state state.pt: expected a name that ends in .safetensors."),
         (["--output", "out.json"], ".parquet or .csv"),
         (["--output", "nowhere/out.csv"], "nowhere does not exist"),
         (["--output", "cli_net.py/out.csv"], "cli_net.py is a file; give the name of a folder."),

@@ -15,13 +15,16 @@ from typer.core import TyperCommand, TyperGroup
 
 from cretta.cli.console import console, notices
 from cretta.errors import CrettaError
+from cretta.options import unknown
 
 # A keyword of the Python API with its value, unless it belongs to a path or to --option.
 _KEYWORD = re.compile(
     r"""(?<![\w./-])(?<!--option\ )([a-z]\w*)=('[^']*'|"[^"]*"|\([^()]*\)|\[[^][]*\]|…|[\w.+-]*[\w+-])""", re.VERBOSE
 )
-# A name with an underscore is a word of the API everywhere, unless it belongs to a path.
-_NAME = re.compile(r"(?<![\w./-])[a-z]+(?:_[a-z]+)+(?![\w/-]|\.\w)")
+# A name with an underscore is a word of the API everywhere, unless it belongs to a path; so is a changed setting.
+_NAME = re.compile(r"(?<![\w./-])[a-z]+(?:_[a-z]+)+(?![\w/-]|\.\w)|(?<=[:;] )[a-z]+(?= was )")
+# What only Python can pass; on the command line, None is an option that is left out.
+_ONLY_PYTHON = re.compile(r"; None is the method's default|; the default is None|, a cretta\.Guard or None")
 
 
 class _ReadableTypes:
@@ -51,13 +54,26 @@ class Command(_ReadableTypes, TyperCommand):
         if self.examples:
             console.print(f" Examples:\n\n    {self.examples}", soft_wrap=True)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; for a number that is not allowed, print a message like those of the library."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            details = error.__cause__.errors()[0] if hasattr(error.__cause__, "errors") else {}
+            kind = "an integer" if "int" in str(error.param and error.param.display_type(ctx)).lower() else "a number"
+            bound = details.get("ctx", {}).get("ge")
+            if error.param is None or (bound is None and not details.get("type", "").endswith("_parsing")):
+                raise
+            least = "" if bound is None else f", at least {bound:g}"
+            _print_error(f"{error.param.opts[0]} {details['input']}: expected {kind}{least}.")
+            raise typer.Exit(2) from None
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; errors raised on purpose become messages that name its options."""
         try:
             return super().invoke(ctx)
         except CrettaError as error:
-            message = as_options(str(error), self.params)
-            notices.print(Text.assemble(("cretta: ", "red"), message), soft_wrap=True)
+            _print_error(as_options(str(error), self.params))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             if not self.resumable:
@@ -67,7 +83,15 @@ class Command(_ReadableTypes, TyperCommand):
 
 
 class _Group(_ReadableTypes, TyperGroup):
-    pass
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            _print_error(str(unknown("command", args[0], self.commands)))
+            raise typer.Exit(2)
+        return super().resolve_command(ctx, args)
+
+
+def _print_error(message: str) -> None:
+    notices.print(Text.assemble(("cretta: ", "red"), message), soft_wrap=True)
 
 
 class App(typer.Typer):
@@ -135,5 +159,5 @@ def as_options(message: str, parameters: Sequence[Any]) -> str:
             value = ("x" if all(isinstance(part, int) for part in value) else ",").join(map(str, value))
         return f"{options[name].opts[0]} {value}"
 
-    message = _KEYWORD.sub(option, message)
+    message = _KEYWORD.sub(option, _ONLY_PYTHON.sub("", message))
     return _NAME.sub(lambda match: str(options[match[0]].opts[0]) if match[0] in options else match[0], message)

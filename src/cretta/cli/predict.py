@@ -132,8 +132,10 @@ def predict(
 
     labeled = LABELS[parse.choice("--labels", labels, LABELS)]
     parse.choice("--order", order, ORDERS)
+    if keep_state is not None and keep_state.suffix.lower() != ".safetensors":
+        raise OptionError(f"--keep-state {keep_state}: expected a name that ends in .safetensors.")
     options = {"seed": seed, **parse.options(method, option or [], statistics=statistics, guard=guard)}
-    with _warnings_as_notes():
+    with warnings_as_notes():
         opened = parse.model(model, architecture, classes, mean, std, device)
         opened.check(method, options.get("statistics"))
         names = opened.classes if class_names is None else read_class_names(class_names)
@@ -208,7 +210,7 @@ def _hash(path: Path) -> str | None:
 
 
 @contextmanager
-def _warnings_as_notes() -> Iterator[None]:
+def warnings_as_notes() -> Iterator[None]:
     """Print warnings that are meant for the user as notes; of the guard's only the first few."""
     import warnings
 

@@ -28,7 +28,7 @@ class Output:
         self._manifest = Manifest(
             self.folder / MANIFEST,
             settings,
-            remedy=f"To start over, remove {folder} or give another output.",
+            remedy=f"To start over, remove {folder} or give another output=….",
             **{"made by": f"cretta {version('cretta')}"},
         )
         # In the same file system, so that a file is moved and not copied.
@@ -78,5 +78,5 @@ class Output:
         if others:
             raise OptionError(
                 f"{self.folder} holds files ({', '.join(others[:3])}) but no {MANIFEST}, so they were not made by this "
-                "command: give another output, or an empty folder."
+                "command: give another output=…, or an empty folder."
             )

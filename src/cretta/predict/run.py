@@ -87,7 +87,7 @@ def predict(
         "batch_size": batch_size,
         "shuffle": shuffle,
         "labeled": labeled,
-        "classes": list(classes),
+        "class names": list(classes),
         **(facts or {}),
     }
     with work_folder(path, settings, restart=restart) as journal:
