@@ -139,3 +139,14 @@ def test_invalid_requests_get_a_message(
     assert said in result.stderr
     assert "Traceback" not in result.output + result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
+
+
+def test_other_settings_are_named_as_options(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "photos" / "1.png")
+    command = [tmp_path / "photos", "--corruption", "contrast", "--severity", "1"]
+    assert call(*command).exit_code == 0
+    result = call(*command, "--seed", "1")
+    assert result.exit_code == 2
+    assert "other settings: --seed was 0 and is 1." in result.stderr
+    assert "or give another --output …." in result.stderr

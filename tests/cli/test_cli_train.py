@@ -131,6 +131,7 @@ def test_bad_requests_get_a_message_and_leave_nothing(arguments: list[str], said
     result = CliRunner().invoke(app, ["train", *arguments, "--output", str(tmp_path / "out.safetensors")])
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
+    assert "None" not in result.stderr
     assert not list(tmp_path.iterdir())
 
 

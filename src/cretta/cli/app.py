@@ -59,7 +59,8 @@ class Command(_ReadableTypes, TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            details = error.__cause__.errors()[0] if hasattr(error.__cause__, "errors") else {}
+            cause: Any = error.__cause__
+            details = cause.errors()[0] if hasattr(cause, "errors") else {}
             kind = "an integer" if "int" in str(error.param and error.param.display_type(ctx)).lower() else "a number"
             bound = details.get("ctx", {}).get("ge")
             if error.param is None or (bound is None and not details.get("type", "").endswith("_parsing")):
