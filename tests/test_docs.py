@@ -25,7 +25,7 @@ def blocks(page: str, language: str = "python") -> list[str]:
 def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     x = textbook.batches((8,))[0]
-    training_set = TensorDataset(textbook.source_images(40), torch.arange(40) % textbook.CLASSES)
+    training_set = TensorDataset(textbook.source_images(60), torch.arange(60) % textbook.CLASSES)
     names = {"net": textbook.small_net(), "training_set": training_set, "x": x}
     examples = blocks("README.md")
     assert len(examples) == 2
