@@ -1,6 +1,6 @@
 """What the preset `fast` of CreTTA loses against the paper's setting: accuracy and ECE on shifts of CIFAR-10.
 
-    python benchmarks/fast.py [--seed 0 --seed 1 --seed 2] [--store results/fast]
+    python benchmarks/fast.py [--seed 0 --seed 1 --seed 2] [--store results-fast]
 
 Shipped WRN-40-2, the 2 000 embedded test images under each shift at severity 5, batches of 200, a buffer of 1 000. A
 mean over the seeds that is off by more than 0.3 points ends the run with an error. Results are kept: what was stopped
@@ -30,7 +30,7 @@ def spread(values: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, action="append")
-    parser.add_argument("--store", type=Path, default=Path("results/fast"))
+    parser.add_argument("--store", type=Path, default=Path("results-fast"))
     arguments = parser.parse_args()
     seeds = arguments.seed or [0, 1, 2]
     paper = {

@@ -149,8 +149,10 @@ def test_a_folder_of_other_files_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "predictions.parquet").write_text("of the user")
     with pytest.raises(StateError, match=r"^store='.*': expected a folder of results, .* holds predictions\.parquet"):
         Store(tmp_path)
-    (tmp_path / f"{'0' * 24}.unfinished").mkdir()
-    assert list(Store(tmp_path)) == []
+    for own in (f"{'0' * 24}.unfinished", "paper-smoke"):
+        (tmp_path / own).mkdir()
+        assert list(Store(tmp_path)) == []
+        (tmp_path / own).rmdir()
     assert (tmp_path / "predictions.parquet").read_text() == "of the user"
 
 

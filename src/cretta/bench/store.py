@@ -29,7 +29,7 @@ from cretta.storage import atomic_write, lock
 _METADATA = b"cretta"
 FORMAT = 1
 """Version of the file format."""
-_OWN = re.compile(r"\w{24}\.(parquet|unfinished|lock)")
+_OWN = re.compile(r"\w{24}\.(parquet|unfinished|lock)|paper-\w+")
 """Names by which the folder of a store is recognized."""
 
 
@@ -38,7 +38,8 @@ class Store:
 
     ``<key>.parquet`` holds the rows of a run, and in its metadata everything else; ``<key>.unfinished/`` the rows and
     the state of a run that is not finished; ``<key>.lock`` is held by the process that works on it, and released by the
-    system if that dies; unreadable files are moved to ``damaged/``. `cretta reproduce` trains networks in ``models/``.
+    system if that dies; unreadable files are moved to ``damaged/``. `cretta reproduce` writes ``models/`` and
+    ``paper-<scale>/``.
     """
 
     def __init__(self, folder: str | Path) -> None:
