@@ -303,7 +303,7 @@ def test_other_settings_are_refused_with_the_differences(tmp_path: Path) -> None
         ("buffer was", lambda: again(cretta.adapt(textbook.small_net(), "cretta", buffer=other, lr=1e-2))),
         ("shuffle was true and is false", lambda: again(adapter(), shuffle=False)),
         ("seed was 0 and is 1", lambda: again(adapter(seed=1))),
-        ("classes was", lambda: again(adapter(), classes=tuple("abcde"))),
+        ("class names was", lambda: again(adapter(), classes=tuple("abcde"))),
         ('images was "noise" and is "sound"', lambda: again(adapter(), dataclasses.replace(array(), name="sound"))),
         ('model was null and is "a"', lambda: again(adapter(), facts={"model": "a"})),
         ("state at the start was", lambda: again(used(adapter()))),
