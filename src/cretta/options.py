@@ -16,9 +16,9 @@ Check = Callable[[Any], Any]
 """Take a value and return the one to store, or raise ValueError with what is allowed."""
 
 
-def option(default: object, check: Check, description: str) -> Any:
-    """Return a dataclass field that validates its value by ``check``."""
-    return dataclasses.field(default=default, metadata={"check": check, "description": description})
+def option(default: object, check: Check, description: str, *, values: tuple[str, ...] = ()) -> Any:
+    """Return a dataclass field that validates its value by ``check``; ``values`` are shown in its description."""
+    return dataclasses.field(default=default, metadata={"check": check, "description": description, "values": values})
 
 
 def number(
@@ -84,7 +84,7 @@ def choice(default: str | None, description: str, *, among: Iterable[str]) -> An
             raise ValueError(f"one of {', '.join(map(repr, names))}")
         return str(value)
 
-    return option(default, check, f"{description} ({' | '.join(names)})")
+    return option(default, check, description, values=names)
 
 
 def flag(default: bool, description: str) -> Any:
@@ -168,8 +168,12 @@ class OptionSet:
 
     @classmethod
     def describe(cls) -> str:
-        """Return one line per option: its name, default and description."""
-        return "\n".join(f"{f.name} = {f.default!r}: {f.metadata['description']}" for f in dataclasses.fields(cls))
+        """Return one line per option: its name, default, description and the names it takes."""
+        lines = []
+        for field in dataclasses.fields(cls):
+            names = f" ({' | '.join(field.metadata['values'])})" if field.metadata["values"] else ""
+            lines.append(f"{field.name} = {field.default!r}: {field.metadata['description']}{names}")
+        return "\n".join(lines)
 
     @classmethod
     def make(cls, owner: str, preset: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
