@@ -549,7 +549,7 @@ def test_every_looks_at_one_batch_in_so_many() -> None:
 
 @pytest.mark.parametrize("guard", ["explode", "", "Warn", 3, True, False, 0.5, ["warn"], {"action": "warn"}])
 def test_wrong_guards(guard: Any) -> None:
-    with pytest.raises(OptionError, match=r"guard=.*None, 'warn', 'rollback', 'reset' or a cretta\.Guard"):
+    with pytest.raises(OptionError, match=r"guard=.*'warn', 'rollback', 'reset', a cretta\.Guard or None"):
         adapt(trained(), "tent", guard=guard)
 
 
