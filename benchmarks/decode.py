@@ -21,7 +21,7 @@ from cretta.data import FileDataset, image_folder
 def make(folder: Path, count: int, side: int) -> None:
     generator = np.random.default_rng(0)
     for number in range(count):
-        # Smooth with some grain: white noise takes a decoder longer than photographs do, flat colour less.
+        # Smooth with some grain: white noise takes a decoder longer than photographs do, flat color less.
         coarse = Image.fromarray(generator.integers(0, 256, (14, 14, 3), dtype=np.uint8)).resize((side, side))
         grain = generator.integers(-12, 13, (side, side, 3))
         pixels = np.clip(np.asarray(coarse) + grain, 0, 255).astype(np.uint8)

@@ -3,8 +3,8 @@
     python benchmarks/step.py [--rounds 10] [--network wrn|resnet|both] [--device cpu] [--without-tea]
 
 Textbook steps are written here in the obvious way: the network as it came, batches as they came, everything computed
-anew. All get the same images and begin with the same network. Times are medians of the rounds, after two steps that are
-not timed; memory is the most alive at once during a step above what was alive before; GFLOPs are of forwards, as the
+again. All get the same images and begin with the same network. Times are medians of the rounds, after two steps that
+are not timed; memory is the peak during a step above what was alive before; GFLOPs are of forwards, as the
 paper counts. On WRN-40-2 with batches of 200 the limits that this project set itself are checked, and missing one ends
 the run with an error. With TEA it takes about 45 minutes on two cores, without about ten.
 """
@@ -41,7 +41,7 @@ COUNTED = 10
 
 
 class Textbook:
-    """A deep copy whose BatchNorm layers learn and normalise by the batch, and Adam."""
+    """A deep copy whose BatchNorm layers learn and normalize by the batch, and Adam."""
 
     def __init__(self, net: nn.Module) -> None:
         self.model = copy.deepcopy(net)
@@ -57,7 +57,7 @@ class Textbook:
         self.optimizer = torch.optim.Adam(parameters, lr=1e-3)
 
     def descend(self, loss: Tensor) -> None:
-        """One step of the optimiser."""
+        """One step of the optimizer."""
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -118,8 +118,8 @@ class TextbookTEA(Textbook):
     def __call__(self, x: Tensor) -> Tensor:
         """One step; the batch's logits."""
         index = torch.randint(len(self.replay), (len(x),), device=x.device)
-        anew = (torch.rand(len(x), device=x.device) < 0.05).float()[:, None, None, None]
-        samples = anew * torch.empty_like(x).uniform_(-1, 1) + (1 - anew) * self.replay[index]
+        redrawn = (torch.rand(len(x), device=x.device) < 0.05).float()[:, None, None, None]
+        samples = redrawn * torch.empty_like(x).uniform_(-1, 1) + (1 - redrawn) * self.replay[index]
         samples.requires_grad_(True)
         for _ in range(20):
             slope = torch.autograd.grad(torch.logsumexp(self.model(samples), 1).sum(), [samples])[0]
@@ -248,7 +248,7 @@ def now(device: torch.device) -> float:
 
 def measure(found: list[Contender], batches: Sequence[Tensor], rounds: int, device: torch.device) -> None:
     """Takes turns."""
-    found[0].make()(batches[0])  # libraries wake up
+    found[0].make()(batches[0])  # libraries are loaded
     with Progress(transient=True) as progress:
         task = progress.add_task("steps", total=len(found) * (rounds + 1))
         for contender in found:

@@ -125,11 +125,11 @@ def call_stack(*arguments: str) -> list[str]:
         )
         return forward(self, *batch, **named)
 
-    Adapter.forward = recorded  # type: ignore[method-assign, assignment]
+    Adapter.forward = recorded  # type: ignore[method-assign, assignment]  # replaced for a while
     try:
         app(list(arguments), standalone_mode=False)
     finally:
-        Adapter.forward = forward  # type: ignore[method-assign]
+        Adapter.forward = forward  # type: ignore[method-assign]  # put back
     stack = min(stacks, key=len)
     return stack[stack.index(f"cli/{arguments[0]}.py: {arguments[0]}") :]
 

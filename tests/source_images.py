@@ -47,7 +47,7 @@ def floats(images: Tensor) -> Tensor:
 
 
 def drawn(count: int) -> Tensor:
-    """Normalised images: nothing like k/255."""
+    """Normalized images: nothing like k/255."""
     return torch.randn(count, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(count))
 
 

@@ -263,7 +263,7 @@ def test_a_state_is_a_copy() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"optimizer": "sgd"}, {"statistics": "moving"}], ids=str)
 def test_a_state_is_taken_up_as_a_copy_too(options: dict[str, Any]) -> None:
-    """Optimisers write in place; what was loaded must be there to be loaded again."""
+    """Optimizers write in place; what was loaded must be there to be loaded again."""
     model = adapted("cretta", lr=1e-2, **options)
     first, *rest = textbook.batches()
     model(first)

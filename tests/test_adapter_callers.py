@@ -490,7 +490,7 @@ def test_output_objects_give_the_same_logits(kind: str) -> None:
 
 
 def test_a_transformer_equals_a_plain_loop() -> None:
-    """LayerNorm has no statistics to exchange: TENT is a plain training loop on γ and β, dropout asleep."""
+    """LayerNorm has no statistics to exchange: TENT is a plain training loop on γ and β, dropout disabled."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = Vit().double()

@@ -127,28 +127,6 @@ def test_a_network_that_returns_garbage(method: str, options: dict[str, Any], na
         textbook.assert_bits(everything(model), before)
 
 
-class Moody:
-    """Makes the forward with the number ``Moody.fails`` fail, counted over all copies, rewritten or not."""
-
-    fails = -1
-    count = 0
-
-    @staticmethod
-    def count_one(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if textbook.in_verification():
-            return
-        Moody.count += 1
-        if Moody.count == Moody.fails:
-            raise RuntimeError("out of memory")
-
-
-def moody_net() -> textbook.SmallNet:
-    Moody.fails = -1
-    net = textbook.small_net()
-    net.fc.register_forward_pre_hook(Moody.count_one)
-    return net
-
-
 @pytest.mark.parametrize("late", [False, True], ids=["while learning", "while answering"])
 @pytest.mark.parametrize(
     ("options", "forwards"),
@@ -166,21 +144,21 @@ def test_a_network_that_fails_midway_leaves_everything_as_it_was(
     """
     first, second = textbook.batches((8, 8))
     for failing in [forwards] if late else range(1, forwards):
-        model = adapted("cretta", moody_net(), lr=1e-2, **options)
+        model = adapted("cretta", textbook.failing(textbook.small_net()), lr=1e-2, **options)
         undisturbed = adapted("cretta", lr=1e-2, **options)
         undisturbed(first)
         model(first)
         before = everything(model)
-        Moody.count, Moody.fails = 0, failing
+        textbook.Failing.count, textbook.Failing.fails = 0, failing
         try:
             with pytest.raises(RuntimeError, match="out of memory"):
                 model(second)
         finally:
-            Moody.fails = -1
+            textbook.Failing.fails = -1
         textbook.assert_bits(everything(model), before)
-        Moody.count = 0
+        textbook.Failing.count = 0
         assert torch.equal(model(second), undisturbed(second))
-        assert Moody.count == forwards
+        assert textbook.Failing.count == forwards
 
 
 @pytest.mark.parametrize("action", ["warn", "rollback", "reset"])
@@ -200,15 +178,15 @@ def test_an_alarm_turned_into_an_error_leaves_everything_as_it_was(action: str) 
 
 
 def test_a_failure_in_a_later_step_undoes_the_earlier_ones() -> None:
-    model = adapted("tent", moody_net(), lr=1e-2, steps=3)
+    model = adapted("tent", textbook.failing(textbook.small_net()), lr=1e-2, steps=3)
     x = textbook.batches((8,))[0]
     before = everything(model)
-    Moody.count, Moody.fails = 0, 2
+    textbook.Failing.count, textbook.Failing.fails = 0, 2
     try:
         with pytest.raises(RuntimeError, match="out of memory"):
             model(x)
     finally:
-        Moody.fails = -1
+        textbook.Failing.fails = -1
     textbook.assert_bits(everything(model), before)
 
 
@@ -278,7 +256,7 @@ def test_a_lazy_network_that_was_never_run() -> None:
         ({"guard": "panic"}, ["guard='panic'", "'warn', 'rollback', 'reset'"]),
         ({"seed": -1}, ["seed=-1", "at least 0"]),
         ({"learning_rate": 0.1}, ["unknown option of tent 'learning_rate'", "lr", "optimizer"]),
-        ({"optimiser": "sgd"}, ["'optimiser'", "Did you mean 'optimizer'?"]),
+        ({"optimzer": "sgd"}, ["'optimzer'", "Did you mean 'optimizer'?"]),
         ({"beta": 1.0}, ["unknown option of tent 'beta'"]),
         ({"preset": "cifar"}, ["unknown preset of tent 'cifar'", "cifar10", "imagenet"]),
     ],

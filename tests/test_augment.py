@@ -58,7 +58,7 @@ def test_rotate_keeps_the_centre_and_blackens_the_corners() -> None:
 
 
 def angles(after: Tensor) -> Tensor:
-    """Degrees by which a horizontal line through the centre was turned, from the line's second moments."""
+    """Degrees by which a horizontal line through the center was turned, from the line's second moments."""
     grid = torch.arange(33.0) - 16
     y, x = torch.meshgrid(grid, grid, indexing="ij")
     inner = (x.square() + y.square() < 15**2) * after.squeeze(1)

@@ -125,7 +125,7 @@ def outlier(value: float) -> Tensor:
         outlier(77 / 255 + 1e-6),  # 17 ulp from a level: near, but not it
         outlier(77 / 255 - 3e-6),
     ],
-    ids=["normal", "double", "half", "bfloat16", "normalised", "off", "above", "below", "a bit more", "a bit less"],
+    ids=["normal", "double", "half", "bfloat16", "normalized", "off", "above", "below", "a bit more", "a bit less"],
 )
 def test_bytes_are_not_used_when_they_would_lose_anything(given: Tensor) -> None:
     buffer = SourceBuffer(given, augment="none")

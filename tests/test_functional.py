@@ -311,7 +311,7 @@ def test_nce_with_energies_of_ten_thousand(dtype: torch.dtype) -> None:
 
 
 def test_the_constant_undoes_a_common_shift_of_energies() -> None:
-    """A normaliser that multiplies all of p_θ moves every E_θ alike, and must not matter to 'non-residual'."""
+    """A normalizer that multiplies all of p_θ moves every E_θ alike, and must not matter to 'non-residual'."""
     generator = torch.Generator().manual_seed(8)
     e_t, e_s, p_t, p_s = torch.randn(4, 6, dtype=torch.float64, generator=generator)
     without = F.nce_constant(e_t, e_s, p_t, p_s)

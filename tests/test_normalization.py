@@ -17,7 +17,7 @@ ALPHA = 0.3
 Pair = tuple[Tensor, Tensor]
 
 
-# A network written out by hand: every mean, variance and normalisation is spelled out.
+# A network written out by hand: every mean, variance and normalization is spelled out.
 
 
 def moments(x: Tensor) -> Pair:
@@ -28,7 +28,7 @@ def moments(x: Tensor) -> Pair:
     return mean, ((x - mean.view(1, -1, *[1] * (x.dim() - 2))) ** 2).sum(axes) / count
 
 
-def normalise(x: Tensor, mean: Tensor, variance: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+def normalize(x: Tensor, mean: Tensor, variance: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
     def wide(v: Tensor) -> Tensor:
         return v.view(1, -1, *[1] * (x.dim() - 2))
 
@@ -60,7 +60,7 @@ class ByHand:
             mean = self.alpha * mean + (1 - self.alpha) * base[name][0]
             variance = self.alpha * variance + (1 - self.alpha) * base[name][1]
         follow[name] = (mean.detach(), variance.detach())
-        return normalise(x, mean, variance, self.gammas[name], self.betas[name], 1e-5)
+        return normalize(x, mean, variance, self.gammas[name], self.betas[name], 1e-5)
 
     def __call__(self, x: Tensor, role: str = "target", *, follow: bool = False) -> Tensor:
         base = self.averages if self.statistics == "moving" and role == "target" else self.training
@@ -144,7 +144,7 @@ def test_a_mixture_with_little_batch_is_near_training() -> None:
 
 @pytest.mark.parametrize("method", ["bn_adapt", "tent", "cretta"])
 def test_the_moving_average_follows_its_law(method: str) -> None:
-    """μ ← (1 - α)μ + α·batch, from training's statistics on; each batch is normalised with the new μ.
+    """μ ← (1 - α)μ + α·batch, from training's statistics on; each batch is normalized with the new μ.
 
     The learning rate is so small that the activations are those of the source model.
     """
@@ -337,7 +337,7 @@ def test_each_kind_of_batch_norm_by_hand(name: str, statistics: str) -> None:
     elif statistics in ("mixture", "moving"):
         mean = ALPHA * mean + (1 - ALPHA) * layer.running_mean
         variance = ALPHA * variance + (1 - ALPHA) * layer.running_var
-    y = normalise(x, mean, variance, layer.weight, layer.bias, layer.eps)
+    y = normalize(x, mean, variance, layer.weight, layer.bias, layer.eps)
     close(model.predict(x), y.square().flatten(2).mean(2) if y.dim() > 2 else y)
 
 
@@ -356,7 +356,7 @@ def test_instance_norm_uses_each_image_unless_training_is_asked_for(statistics: 
         mean, variance = moments(image[None])
         if statistics == "running":
             mean, variance = layer.running_mean, layer.running_var
-        y = normalise(image[None], mean, variance, layer.weight, layer.bias, layer.eps)
+        y = normalize(image[None], mean, variance, layer.weight, layer.bias, layer.eps)
         expected.append(y.square().flatten(2).mean(2))
     close(got, torch.cat(expected))
 
@@ -411,7 +411,7 @@ def test_a_layer_may_be_called_by_keyword(statistics: str) -> None:
 
 
 def test_a_fused_subclass_stays_whole() -> None:
-    """Layers that do more than normalise, such as timm's BatchNormAct2d, do the rest under every statistics."""
+    """Layers that do more than normalize, such as timm's BatchNormAct2d, do the rest under every statistics."""
 
     class Fused(nn.BatchNorm2d):
         def forward(self, input: Tensor) -> Tensor:
@@ -430,5 +430,5 @@ def test_a_fused_subclass_stays_whole() -> None:
         elif statistics != "batch":
             mean = ALPHA * mean + (1 - ALPHA) * fused.running_mean
             variance = ALPHA * variance + (1 - ALPHA) * fused.running_var
-        y = torch.relu(normalise(x, mean, variance, fused.weight, fused.bias, fused.eps)) + 1
+        y = torch.relu(normalize(x, mean, variance, fused.weight, fused.bias, fused.eps)) + 1
         close(model.predict(x), y.square().flatten(2).mean(2))

@@ -233,7 +233,7 @@ def test_only_chosen_images_are_decoded_where_labels_lie_beside() -> None:
 
 
 def test_a_dataset_that_transforms_its_images_is_read_through_its_items() -> None:
-    class Normalised:
+    class Normalized:
         images, labels = ARRAYS, np.asarray(LABELS)
 
         def __len__(self) -> int:
@@ -242,7 +242,7 @@ def test_a_dataset_that_transforms_its_images_is_read_through_its_items() -> Non
         def __getitem__(self, index: int) -> tuple[Tensor, int]:
             return floats(CHANNELS_FIRST[index]) * 4 - 2, LABELS[index]
 
-    buffer = SourceBuffer.sample(Normalised(), 9, augment="none")
+    buffer = SourceBuffer.sample(Normalized(), 9, augment="none")
     assert float(buffer.batch(0, 9).min()) < -1  # what net takes, not the raw pixels
 
 

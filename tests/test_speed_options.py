@@ -442,11 +442,11 @@ def test_a_step_reads_the_device_once(method: str, options: dict[str, Any], opti
     assert reads.count == 1
 
 
-# Optimisers of one kernel.
+# Optimizers of one kernel.
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_saved_optimisers_go_on_bit_for_bit(optimizer: str, tmp_path: Path) -> None:
+def test_saved_optimizers_go_on_bit_for_bit(optimizer: str, tmp_path: Path) -> None:
     stream, path = textbook.batches(), tmp_path / "state.safetensors"
     options: dict[str, Any] = {"optimizer": optimizer, "lr": LR, "momentum": 0.9, "weight_decay": 0.01}
     whole = cretta.adapt(textbook.small_net(), "tent", **options)
@@ -464,7 +464,7 @@ def test_saved_optimisers_go_on_bit_for_bit(optimizer: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_optimisers_of_one_kernel_are_the_textbooks(optimizer: str) -> None:
+def test_optimizers_of_one_kernel_are_the_textbooks(optimizer: str) -> None:
     stream = textbook.batches(dtype=DOUBLE)
     options: dict[str, Any] = {"optimizer": optimizer, "lr": LR, "momentum": 0.9, "weight_decay": 0.01}
     model = cretta.adapt(textbook.small_net(dtype=DOUBLE), "tent", **options)

@@ -1,7 +1,7 @@
 """The methods written again, slowly and in the obvious way, and the small networks they are compared on.
 
 Nothing here imports cretta. Formulas are written as in the paper, with plain exponentials and logarithms and a loop
-over samples where that is clearer; networks are deep copies; optimisers get the plain list of γ and β.
+over samples where that is clearer; networks are deep copies; optimizers get the plain list of γ and β.
 """
 
 from __future__ import annotations
@@ -70,22 +70,22 @@ def small_net(seed: int = 0, dtype: torch.dtype = torch.float32, width: int = 6)
 
 
 def source_images(count: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
-    """What the network was trained on, so to speak: noise round the colour of each image."""
-    return _images(count, torch.Generator().manual_seed(seed), colour=0.5, noise=1.0, shift=0.0).to(dtype)
+    """What the network was trained on, so to speak: noise round the color of each image."""
+    return _images(count, torch.Generator().manual_seed(seed), color=0.5, noise=1.0, shift=0.0).to(dtype)
 
 
 def batches(sizes: Sequence[int] = (8, 8, 8, 8, 8), seed: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """A target stream: brighter, more colour, less noise, and different from batch to batch."""
+    """A target stream: brighter, more color, less noise, and different from batch to batch."""
     generator = torch.Generator().manual_seed(seed)
     return [
-        _images(size, generator, colour=1.5, noise=0.6, shift=0.8 + 0.1 * k).to(dtype) for k, size in enumerate(sizes)
+        _images(size, generator, color=1.5, noise=0.6, shift=0.8 + 0.1 * k).to(dtype) for k, size in enumerate(sizes)
     ]
 
 
-def _images(count: int, generator: torch.Generator, *, colour: float, noise: float, shift: float) -> Tensor:
-    colours = torch.randn(count, CHANNELS, 1, 1, generator=generator, dtype=torch.float64)
+def _images(count: int, generator: torch.Generator, *, color: float, noise: float, shift: float) -> Tensor:
+    colors = torch.randn(count, CHANNELS, 1, 1, generator=generator, dtype=torch.float64)
     pixels = torch.randn(count, CHANNELS, SIDE, SIDE, generator=generator, dtype=torch.float64)
-    return colour * colours + noise * pixels + shift
+    return color * colors + noise * pixels + shift
 
 
 # The formulas.
@@ -105,7 +105,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def best_constant(r_target: Tensor, r_source: Tensor) -> float:
-    """The c that minimises -mean log σ(r_t + c) - mean log(1 - σ(r_s + c)), by Newton's method."""
+    """The c that minimizes -mean log σ(r_t + c) - mean log(1 - σ(r_s + c)), by Newton's method."""
     r_target, r_source, c = r_target.detach().double(), r_source.detach().double(), 0.0
     for _ in range(100):
         on_target, on_source = sigmoid(r_target + c), sigmoid(r_source + c)
@@ -119,7 +119,7 @@ def best_constant(r_target: Tensor, r_source: Tensor) -> float:
 
 
 def batch_statistics(net: nn.Module) -> nn.Module:
-    """A deep copy that normalises with the batch at hand (the official "configure")."""
+    """A deep copy that normalizes with the batch at hand (the official "configure")."""
     copied = copy.deepcopy(net).eval()
     for module in copied.modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
@@ -306,3 +306,25 @@ def in_verification() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+class Failing:
+    """Makes the forward with the number ``fails`` fail, counted over all copies, rewritten or not."""
+
+    fails = -1
+    count = 0
+
+    @staticmethod
+    def count_one(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if in_verification():
+            return
+        Failing.count += 1
+        if Failing.count == Failing.fails:
+            raise RuntimeError("out of memory")
+
+
+def failing(source: SmallNet) -> SmallNet:
+    """Return a copy of a network whose forwards fail where :class:`Failing` says."""
+    made = copy.deepcopy(source)
+    made.fc.register_forward_pre_hook(Failing.count_one)
+    return made

@@ -281,30 +281,30 @@ def test_a_gradient_may_come_in_any_layout(calls: list[str]) -> None:
 # BatchNorm and ReLU.
 
 
-def norm_of(channels: int, statistics: str = "batch", centre: float = 0.0) -> nn.BatchNorm2d:
+def norm_of(channels: int, statistics: str = "batch", center: float = 0.0) -> nn.BatchNorm2d:
     layer = nn.BatchNorm2d(channels, track_running_stats=statistics == "training").eval()
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(3)
         layer.weight.normal_()
         layer.bias.normal_()
         if layer.running_mean is not None and layer.running_var is not None:
-            layer.running_mean.normal_(centre)
+            layer.running_mean.normal_(center)
             layer.running_var.uniform_(4, 16)
     return layer
 
 
 @needs_kernels
 @pytest.mark.parametrize("statistics", ["batch", "training"])
-@pytest.mark.parametrize("centre", [0.0, 30.0, 1000.0])
+@pytest.mark.parametrize("center", [0.0, 30.0, 1000.0])
 @pytest.mark.parametrize("shape", [(3, 8, 5, 7), (5, 24, 1, 1), (40, 16, 16, 16), (2, 1032, 3, 3)], ids=str)
 def test_batch_norm_and_relu_equal_pytorch(
-    shape: tuple[int, ...], centre: float, statistics: str, calls: list[str]
+    shape: tuple[int, ...], center: float, statistics: str, calls: list[str]
 ) -> None:
-    layer, x = norm_of(shape[1], statistics, centre), (3 * drawn(*shape) + centre).requires_grad_()
+    layer, x = norm_of(shape[1], statistics, center), (3 * drawn(*shape) + center).requires_grad_()
     exact_layer, exact_x = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
     before = exact_layer(exact_x)
     # Where rounding decides whether a ReLU opens, no gradient is asked for.
-    rounding = 1e-6 * (10 + centre)
+    rounding = 1e-6 * (10 + center)
     gradient = drawn(*shape, seed=4) * (before.abs() > rounding)
     assert (gradient != 0).float().mean() > 0.9
     result = operations.batch_norm_relu(layer, x)
@@ -396,7 +396,9 @@ def test_only_requested_gradients_are_computed(learning: tuple[str, ...]) -> Non
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     with peak_meter(torch.device("cpu")) as meter:
         torch.autograd.grad(result, inputs, gradient)
-    assert meter.peak < 1.5 * x.nbytes  # what the convolution passes back; BatchNorm's gradient is written over it
+    assert (
+        meter.peak < 1.5 * x.nbytes
+    )  # the gradient of the convolution's input; BatchNorm's gradient is written over it
     apart = operations.batch_norm_relu(norm, x)
     with peak_meter(torch.device("cpu")) as meter:
         torch.autograd.grad(apart, inputs, gradient)

@@ -47,7 +47,7 @@ def frozen(make: Callable[[], operations.Convolution], device: str = "cpu") -> o
 
 
 def of_batch(make: Callable[[], operations.BatchNorm], device: str = "cpu") -> operations.BatchNorm:
-    """A layer that normalises with the batch's statistics, as an adapter makes it."""
+    """A layer that normalizes with the batch's statistics, as an adapter makes it."""
     torch.manual_seed(0)
     layer = make().to(device, DOUBLE).eval()
     layer.track_running_stats = False
@@ -58,7 +58,7 @@ def of_batch(make: Callable[[], operations.BatchNorm], device: str = "cpu") -> o
 
 
 def of_training(make: Callable[[], operations.BatchNorm], device: str = "cpu") -> operations.BatchNorm:
-    """A layer that normalises with training's statistics, as it comes."""
+    """A layer that normalizes with training's statistics, as it comes."""
     layer = of_batch(make, device)
     layer.track_running_stats = True
     layer.running_mean = torch.linspace(-0.5, 0.5, layer.num_features, device=device, dtype=DOUBLE)
@@ -274,7 +274,7 @@ def test_a_relu_exactly_at_zero_gives_no_gradient() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=["float32", "float64"])
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1 / 3, -7.3])
 def test_a_channel_of_one_value_has_pytorchs_gradient(value: float, dtype: torch.dtype) -> None:
-    """Its normalised value is 0 but for rounding: the sign of β decides, or for β = 0 that of the rounding."""
+    """Its normalized value is 0 but for rounding: the sign of β decides, or for β = 0 that of the rounding."""
     layer = of_batch(lambda: nn.BatchNorm2d(1)).to(dtype)
     for beta in (0.0, 0.2, -0.2):
         nn.init.constant_(layer.bias, beta)

@@ -203,7 +203,7 @@ WAYS: list[Way] = [
 ]
 NETS: dict[str, Callable[[], nn.Module]] = {
     "wide resnet": shipped(lambda: WideResNet(10, 1, 5)),
-    "wide resnet, normalised": shipped(lambda: WideResNet(10, 1, 5, mean=[0.4] * 3, std=[0.3] * 3)),
+    "wide resnet, normalized": shipped(lambda: WideResNet(10, 1, 5, mean=[0.4] * 3, std=[0.3] * 3)),
     "wide resnet, dropout": shipped(lambda: WideResNet(10, 1, 5, dropout=0.3)),
     "resnet": shipped(lambda: ResNet(8, 5, 8)),
     "resnet, GroupNorm": shipped(lambda: ResNet(8, 5, 8, norm="group")),

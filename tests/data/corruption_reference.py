@@ -304,13 +304,13 @@ def elastic_transform(x: Image, values: Values, source: Source) -> Image:
 
 
 def boxed_rows(x: Image, side: int) -> Image:
-    """Mean of the rows, in gray levels, whose centres lie in the new row's span, rounded as Pillow does."""
+    """Mean of the rows, in gray levels, whose centers lie in the new row's span, rounded as Pillow does."""
     scale = len(x) / side
     span = max(scale, 1) / 2
     result = []
     for row in range(side):
-        centre = (row + 0.5) * scale
-        rows = [k for k in range(len(x)) if -span < k + 0.5 - centre <= span]
+        center = (row + 0.5) * scale
+        rows = [k for k in range(len(x)) if -span < k + 0.5 - center <= span]
         result.append(np.mean([x[k] for k in rows], axis=0))
     return np.floor(np.array(result) + 0.5)
 
@@ -339,7 +339,7 @@ _LUMINANCE = np.array(
 
 
 def jpeg_steps(gray: NDArray[np.uint8], quality: int) -> Image:
-    """Cosine coefficients of (H, W) in 8 × 8 blocks, in units of the quality's quantisation steps."""
+    """Cosine coefficients of (H, W) in 8 × 8 blocks, in units of the quality's quantization steps."""
     factor = 5000 // quality if quality < 50 else 200 - 2 * quality
     table = np.clip((_LUMINANCE * factor + 50) // 100, 1, 255)
     k, n = np.meshgrid(np.arange(8), np.arange(8), indexing="ij")

@@ -56,7 +56,7 @@ RANDOM = (
 
 
 def natural(count: int, height: int = 32, width: int = 32, seed: int = 0) -> Pixels:
-    """Colourful images with the falling spectrum of photographs, from black to white, some of it flat."""
+    """Colorful images with the falling spectrum of photographs, from black to white, some of it flat."""
     random = np.random.default_rng(seed)
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)) + 1 / max(height, width)
     noise = random.normal(size=(count, 3, height, width))
@@ -123,14 +123,14 @@ def test_jpeg_halves_the_chroma_as_the_published_files_do(parameters: str, sever
     for image, corrupted in zip(
         images, corrupt(images, "jpeg_compression", severity, parameters=parameters), strict=True
     ):
-        # Pillow's default, 4:2:0: colour at half the resolution, which 4:4:4 would keep.
+        # Pillow's default, 4:2:0: color at half the resolution, which 4:4:4 would keep.
         assert (corrupted == through_jpeg(image, quality, "4:2:0")).all()
         assert (corrupted != through_jpeg(image, quality, "4:4:4")).any()
         assert (corrupted != through_jpeg(image, quality + 3, "4:2:0")).any()
 
 
-def test_jpeg_loses_colour_that_changes_from_pixel_to_pixel() -> None:
-    # Red and green of the same luminance by turns: at 4:2:0 neighbors share one colour, their mean.
+def test_jpeg_loses_color_that_changes_from_pixel_to_pixel() -> None:
+    # Red and green of the same luminance by turns: at 4:2:0 neighbors share one color, their mean.
     image = np.zeros((1, 32, 32, 3), np.uint8)
     image[:, :, ::2] = (200, 60, 60)
     image[:, :, 1::2] = (60, 131, 60)

@@ -106,19 +106,19 @@ def test_scaling_down_is_antialiased(tmp_path: Path) -> None:
 
 
 def test_every_mode_becomes_rgb(tmp_path: Path) -> None:
-    colour = picture(16, 16)
-    palette = colour.quantize(8)
+    color = picture(16, 16)
+    palette = color.quantize(8)
     for mode in ("L", "LA", "RGBA", "CMYK", "1"):
         suffix = "tif" if mode == "CMYK" else "png"
-        converted = colour.convert("L").convert(mode) if mode == "LA" else colour.convert(mode)
+        converted = color.convert("L").convert(mode) if mode == "LA" else color.convert(mode)
         converted.save(tmp_path / f"{mode}.{suffix}")
     # Warns in Pillow, and warnings are errors here.
     palette.save(tmp_path / "P.png", transparency=bytes([0, 128] * 4))
     paths = tuple(sorted(tmp_path.iterdir()))
     dataset = FileDataset("toy", paths, np.zeros(6, np.int64), ("a",))
     found = dict(zip((path.stem for path in paths), dataset.read(range(6)), strict=True))
-    assert np.array_equal(found["RGBA"], np.asarray(colour))
-    assert np.array_equal(found["L"][..., 1], np.asarray(colour.convert("L")))
+    assert np.array_equal(found["RGBA"], np.asarray(color))
+    assert np.array_equal(found["L"][..., 1], np.asarray(color.convert("L")))
     assert np.array_equal(found["P"], np.asarray(palette.convert("RGB")))
 
 

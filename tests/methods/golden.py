@@ -47,7 +47,7 @@ def probabilities(logits: Tensor) -> Tensor:
 
 
 def twin(source: nn.Module) -> tuple[nn.Module, list[nn.Parameter]]:
-    """A deep copy that normalises with the batch at hand, and its γ and β."""
+    """A deep copy that normalizes with the batch at hand, and its γ and β."""
     copied = textbook.batch_statistics(source)
     return copied, textbook.affine(copied)
 
@@ -66,7 +66,7 @@ def running(source: textbook.SmallNet) -> Statistics:
 
 
 def blended(theta: nn.Module, x: Tensor, base: Statistics, share: float) -> tuple[Tensor, Statistics]:
-    """The small network by hand, normalised with ``share`` of the batch's statistics and the rest of ``base``'s.
+    """The small network by hand, normalized with ``share`` of the batch's statistics and the rest of ``base``'s.
 
     Also returns the statistics used.
     """
@@ -181,7 +181,7 @@ def assert_adapted(model: AnyAdapter, loss: float, reason: str | None = "") -> N
 
 
 def default_optimizer(model: AnyAdapter) -> dict[str, Any]:
-    """What the optimiser's one group of parameters says, with its kind."""
+    """What the optimizer's one group of parameters says, with its kind."""
     assert model.state.optimizer is not None
     (group,) = model.state.optimizer.param_groups
     return {"kind": type(model.state.optimizer), **group}
@@ -190,35 +190,14 @@ def default_optimizer(model: AnyAdapter) -> dict[str, Any]:
 # Networks with faults.
 
 
-class Failing:
-    """Makes the forward with the number ``fails`` fail, counted over all copies, rewritten or not."""
-
-    fails = -1
-    count = 0
-
-    @staticmethod
-    def count_one(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if textbook.in_verification():
-            return
-        Failing.count += 1
-        if Failing.count == Failing.fails:
-            raise RuntimeError("out of memory")
-
-
-def failing(source: textbook.SmallNet) -> textbook.SmallNet:
-    made = copy.deepcopy(source)
-    made.fc.register_forward_pre_hook(Failing.count_one)
-    return made
-
-
 @contextmanager
 def failing_at(forward: int) -> Iterator[None]:
-    Failing.count, Failing.fails = 0, forward
+    textbook.Failing.count, textbook.Failing.fails = 0, forward
     try:
         with pytest.raises(RuntimeError, match="out of memory"):
             yield
     finally:
-        Failing.fails = -1
+        textbook.Failing.fails = -1
 
 
 class NotANumber(torch.autograd.Function):

@@ -184,7 +184,7 @@ def test_the_entropy_margin_is_strict() -> None:
 
 
 def plain_net(classes: int) -> nn.Module:
-    """Logits are four times the normalised input."""
+    """Logits are four times the normalized input."""
     linear = nn.Linear(classes, classes, bias=False)
     linear.weight.data = 4 * torch.eye(classes)
     return nn.Sequential(nn.BatchNorm1d(classes), linear).to(golden.DOUBLE).eval()
@@ -377,7 +377,7 @@ def test_computing_the_fisher_information_leaves_no_trace() -> None:
 def test_a_failure_while_the_fisher_information_is_computed(tmp_path: Path) -> None:
     """At any of its forwards, the model stays where it was, moved as it may be, and the batch can come again."""
     stream = golden.stream((16, 16, 16))
-    net = golden.failing(golden.net(3.0))
+    net = textbook.failing(golden.net(3.0))
     options: dict[str, Any] = {"lr": 1e-2, "entropy_margin": 10.0, "redundancy_margin": 2.0}
     straight = eata(net, **options)
     expected = [straight(x) for x in stream]

@@ -186,7 +186,7 @@ def test_the_margin_is_strict() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, golden.DOUBLE])
 def test_the_two_passes_and_the_way_back(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First at θ, then at θ + ρ g/‖g‖; the optimiser finds θ to the bit, which adding and subtracting would not."""
+    """First at θ, then at θ + ρ g/‖g‖; the optimizer finds θ to the bit, which adding and subtracting would not."""
     net, stream = golden.net(dtype=dtype), golden.stream((8, 8), dtype)
     model = made(net, reset_below=0.0, lr=0.1)
     model(stream[0])
@@ -297,7 +297,7 @@ def test_a_second_gradient_that_is_not_finite_changes_nothing() -> None:
 @pytest.mark.parametrize("forward", [1, 2])
 def test_a_failure_in_either_pass_leaves_the_weights(forward: int) -> None:
     x, y = golden.stream((8, 8))
-    model, undisturbed = (made(golden.failing(golden.net()), lr=0.1) for _ in range(2))
+    model, undisturbed = (made(textbook.failing(golden.net()), lr=0.1) for _ in range(2))
     assert torch.equal(model(x), undisturbed(x))
     before = golden.everything(model)
     with golden.failing_at(forward):
@@ -319,7 +319,7 @@ def losses(net: nn.Module, x: Tensor, **options: Any) -> float:
 
 
 def test_a_collapsed_model_is_reset_by_default() -> None:
-    """Model, optimiser and moving loss, to the bit; the batch is answered by the model that saw it."""
+    """Model, optimizer and moving loss, to the bit; the batch is answered by the model that saw it."""
     net, x = golden.net(8.0), golden.stream((8,))[0]
     assert losses(net, x) < 0.2
     model = made(net)
@@ -348,7 +348,7 @@ def by_loss(net: nn.Module) -> tuple[Tensor, Tensor, float]:
 def test_a_reset_forgets_the_moving_loss() -> None:
     """The official code writes the old average back, so that a reset calls for the next, whatever the batch is like.
 
-    Here the low batch resets; of the high ones after it none does, as the average starts anew.
+    Here the low batch resets; of the high ones after it none does, as the average starts again.
     """
     net = golden.net()
     low, high, between = by_loss(net)

@@ -100,7 +100,7 @@ def test_the_diversity_term_by_hand() -> None:
     model(torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=golden.DOUBLE))
     assert model.last.loss == pytest.approx(math.log(0.5 + 1e-5), abs=1e-12)
     model.reset()
-    model(torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=golden.DOUBLE))  # two alike are normalised to nothing
+    model(torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=golden.DOUBLE))  # two alike are normalized to nothing
     assert model.last.loss == pytest.approx(math.log(2) + math.log(0.5 + 1e-5), abs=1e-9)
 
 

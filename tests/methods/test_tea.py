@@ -126,9 +126,9 @@ CASES: dict[str, dict[str, Any]] = {
     "one step": {"sampling_steps": 1},
     "large steps": {"step_size": 2.0, "noise": 0.3},
     "no noise": {"noise": 0.0},
-    "all drawn anew": {"renewal": 1.0},
-    "none drawn anew": {"renewal": 0.0},
-    "half drawn anew": {"renewal": 0.5},
+    "all drawn again": {"renewal": 1.0},
+    "none drawn again": {"renewal": 0.0},
+    "half drawn again": {"renewal": 0.5},
     "a replay smaller than the batch": {"replay": 3},
     "a replay of one": {"replay": 1},
     "temperature": {"temperature": 2.5},
@@ -143,7 +143,7 @@ def test_equals_the_textbook(name: str) -> None:
 
 
 def test_the_papers_settings_equal_the_textbook() -> None:
-    """20 steps of 0.1 with noise 0.01, 10 000 images in [-1, 1), 5 % drawn anew, Adam 1e-3: all by default."""
+    """20 steps of 0.1 with noise 0.01, 10 000 images in [-1, 1), 5 % drawn again, Adam 1e-3: all by default."""
     drawn = assert_run(golden.net(), golden.stream((20, 20, 20)), {"seed": 1}, 1e-6)
     renewed = sum(sum(made.renewed) for made in drawn)
     assert 0 < renewed < 0.2 * 60, "the stream shows nothing of the renewal"
@@ -382,7 +382,7 @@ def test_a_skipped_step_keeps_no_samples() -> None:
 def test_a_failure_at_any_forward_changes_nothing(first: bool, steps: int) -> None:
     """In SGLD, at the loss, in a second step or at the answer after the update; the batch can then come again."""
     x, y = golden.stream((8, 8))
-    net = golden.failing(golden.net())
+    net = textbook.failing(golden.net())
     undisturbed = cretta.adapt(net, "tea", steps=steps, **SMALL)
     expected = [undisturbed(x), undisturbed(y)]
     for forward in range(1, 5 * steps + 2):
@@ -433,7 +433,7 @@ def test_images_of_another_size_than_the_samples() -> None:
 
 
 def test_moving_statistics_equal_the_textbook() -> None:
-    """The samples are normalised with training's statistics and their own, whatever the stream has brought."""
+    """The samples are normalized with training's statistics and their own, whatever the stream has brought."""
     net, stream = golden.net(), golden.stream((8, 5, 8))
     expected = textbook_tea(net, stream, moving=0.3, **SMALL)
     model = cretta.adapt(net, "tea", statistics="moving", batch_weight=0.3, **SMALL)

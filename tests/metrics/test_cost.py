@@ -188,7 +188,7 @@ def test_augmentations_are_not_a_network() -> None:
 
 
 WRN = 200 * (2 * (327_598_080 + 1280) + 3 * 704_512 + 344_064 + 8192)
-"""Source on WRN-40-2: two a multiply-accumulate, three an element normalised and activated, one an element added or
+"""Source on WRN-40-2: two a multiply-accumulate, three an element normalized and activated, one an element added or
 pooled, as counted layer by layer from the architecture."""
 WRN_STATISTICS = 200 * 3 * 704_512
 """What the statistics of a batch add to a forward."""

@@ -32,7 +32,7 @@ def convolve(layer: Convolution, x: Tensor) -> Tensor:
     if plain or (bias is not None and bias.requires_grad) or x.dim() != weight.dim():
         out: Tensor = layer(x)
     elif torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        out = _Convolution.apply(x, weight, layer)  # type: ignore[no-untyped-call]
+        out = _Convolution.apply(x, weight, layer)  # type: ignore[no-untyped-call]  # by PyTorch
     else:
         out = kernels.convolve(x, weight, bias) if fast else layer(x)
     return out
@@ -45,7 +45,7 @@ def batch_norm_relu(layer: BatchNorm, x: Tensor) -> Tensor:
     if not _accepts(layer, x) or (layer.training and not fast):
         return F.relu_(layer(x))
     if torch.is_grad_enabled():
-        out: Tensor = _BatchNormRelu.apply(x, layer.weight, layer.bias, layer, fast)  # type: ignore[no-untyped-call]
+        out: Tensor = _BatchNormRelu.apply(x, layer.weight, layer.bias, layer, fast)  # type: ignore[no-untyped-call]  # by PyTorch
         return out
     return _batch_norm_relu_by_kernels(layer, x)[0] if fast else F.relu_(layer(x))
 
@@ -55,7 +55,7 @@ def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> 
     fast = kernels.can_convolve(layer, x) and kernels.can_batch_norm_relu(x, norm.weight, norm.bias)
     frozen = fast and not any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
     if frozen and torch.is_grad_enabled() and _accepts(norm, x):
-        out: Tensor = _BatchNormReluConvolution.apply(x, norm.weight, norm.bias, norm, layer)  # type: ignore[no-untyped-call]
+        out: Tensor = _BatchNormReluConvolution.apply(x, norm.weight, norm.bias, norm, layer)  # type: ignore[no-untyped-call]  # by PyTorch
         return out
     return convolve(layer, batch_norm_relu(norm, x))
 
