@@ -605,9 +605,9 @@ def test_open_images(tmp_path: Path) -> None:
     assert open_images(classes, labeled=False).labels.tolist() == [-1, -1]
     with pytest.raises(StateError, match="expected folders named after the 2 classes"):
         open_images(classes, labeled=True, classes=("dog", "cow"))
-    sized = open_images(classes, size=4, shorter=4)
+    sized = open_images(classes, size=4)
     assert isinstance(sized, FileDataset)
-    assert (sized.size, sized.shorter) == (4, 4)
+    assert sized.size == 4
     assert sized.read([0]).shape == (1, 4, 4, 3)
     (classes / "empty").mkdir()
     assert open_images(classes).labels.tolist() == [-1, -1]
@@ -622,27 +622,6 @@ def test_open_images(tmp_path: Path) -> None:
             open_images(tmp_path / wrong)
     with pytest.raises(StateError, match="a file of another kind"):
         open_images(flat / "1.png")
-
-
-def test_images_in_parquet(tmp_path: Path) -> None:
-    root = folder(tmp_path / "photos", 10)
-    encoded = [(root / f"{number}.png").read_bytes() for number in range(10)]
-    pq.write_table(pa.table({"image": encoded}), tmp_path / "plain.parquet")
-    pq.write_table(pa.table({"image": encoded, "label": [n % 5 for n in range(10)]}), tmp_path / "both.parquet")
-    pq.write_table(pa.table({"image": encoded, "label": ["b", "a"] * 5}), tmp_path / "names.parquet")
-    assert (open_images(tmp_path / "plain.parquet").labels == -1).all()
-    assert open_images(tmp_path / "names.parquet", classes=("b", "a")).labels.tolist() == [0, 1] * 5
-    assert (open_images(tmp_path / "names.parquet", classes=("c",)).labels == -1).all()
-    assert (open_images(tmp_path / "both.parquet", labeled=False).labels == -1).all()
-    with pytest.raises(StateError, match="label"):
-        open_images(tmp_path / "plain.parquet", labeled=True)
-    source = tmp_path / "both.parquet"
-    summary = predict(open_images(source), adapter(), output=tmp_path / "out.parquet", source=source, batch_size=5)
-    predict(image_folder(root), adapter(), output=tmp_path / "files.parquet", source=root, batch_size=5)
-    assert summary.accuracy is not None
-    assert rows(tmp_path / "out.parquet")[7]["path"] == "both.parquet#7"
-    for column in ("prediction", "confidence", "energy"):
-        assert read(tmp_path / "out.parquet")[column] == read(tmp_path / "files.parquet")[column]
 
 
 def test_an_array_on_disk_that_changed(tmp_path: Path) -> None:

@@ -53,8 +53,7 @@ def compiled(net: object) -> str:
     if isinstance(net, nn.Module) and any(isinstance(module, torch.jit.ScriptModule) for module in net.modules()):
         return (
             "net is or contains TorchScript, whose normalization layers are compiled and cannot be adapted; only "
-            "'source' works with it. Adapt the network it was made from; or export that network, save the program by "
-            "torch.export.save(program, 'net.pt2') and adapt cretta.models.open_model('net.pt2').net."
+            "'source' works with it. Adapt the network that it was made from."
         )
     # A program calls normalization as a function; torch.export itself need not be imported to recognize it.
     calls = net.graph.nodes if isinstance(net, GraphModule) else ()
@@ -62,8 +61,7 @@ def compiled(net: object) -> str:
     if type(net).__name__ == "ExportedProgram" or any("_norm" in function._schema.name for function in functions):
         return (
             f"net is an exported program ({type(net).__name__}), which calls normalization as a function, without "
-            "layers that could be adapted. Save it by torch.export.save(program, 'net.pt2') and adapt "
-            "cretta.models.open_model('net.pt2').net, or adapt the network it was exported from."
+            "layers that could be adapted. Adapt the network that it was exported from."
         )
     return ""
 

@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -349,30 +348,6 @@ def test_the_order_of_classes_is_the_models_or_that_of_a_file(tmp_path: Path) ->
         assert labels() == {name: str(number) for number, name in enumerate(backwards)}
     finally:
         sys.path.remove(str(tmp_path))
-
-
-# Compiled models.
-
-
-def test_an_exported_program(tmp_path: Path) -> None:
-    from cretta.models.open import open_model
-
-    net = open_model("cli_net:make").net
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"`isinstance\(treespec", FutureWarning)
-        program = torch.export.export(net, (torch.rand(12, 3, 24, 24),))
-        torch.export.save(program, tmp_path / "fixed.pt2")
-    base = ["classes", "--batch-size", 12, "--output", tmp_path / "out.csv"]
-    # The size of images is the program's.
-    done(*base, "--model", tmp_path / "fixed.pt2", "--method", "tent")
-    # A network that is rewritten rounds in another way; an exported one is not.
-    eager = ["--size", "24x24", "--option", "fuse=false", "--output", tmp_path / "eager.csv"]
-    done(*base[:3], "--model", "cli_net:make", "--method", "tent", *eager)
-    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "eager.csv").read_bytes()
-    result = call(*base, "--model", tmp_path / "fixed.pt2", "--method", "tent", "--batch-size", 20, "--overwrite")
-    assert result.exit_code == 2
-    assert "exactly 12" in result.stderr
-    assert "dynamic_shapes" in result.stderr
 
 
 # Wrong requests.

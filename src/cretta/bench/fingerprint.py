@@ -25,7 +25,7 @@ def fingerprint(dataset: ImageDataset) -> str:
     elif isinstance(dataset, FileDataset):
         for file in dataset.files:
             digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size}".encode())
-        digest.update(f"{dataset.size} {dataset.shorter}".encode())
+        digest.update(str(dataset.size).encode())
     else:
         for index in (0, len(dataset) // 2, len(dataset) - 1):
             digest.update(dataset[index][0].tobytes())

@@ -28,7 +28,7 @@ app.add_typer(buffer_app, name="buffer")
 def build(
     dataset: str = argument(
         ...,
-        "Training images: a folder, with or without one folder per class; a .npy, .npz or .parquet file; or embedded "
+        "Training images: a folder, with or without one folder per class; a .npy or .npz file; or embedded "
         "(1 000 CIFAR-10 images that come with cretta), cifar10, cifar100 or tiny-imagenet.",
     ),
     output: Path = option(..., "File for the buffer (.safetensors)."),

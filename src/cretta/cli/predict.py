@@ -31,12 +31,12 @@ WARNINGS = 3
 def predict(
     ctx: typer.Context,
     images: Path = argument(
-        ..., "A folder of images, flat, nested or with one folder per class; or a .npy, .npz or .parquet file."
+        ..., "A folder of images, flat, nested or with one folder per class; or a .npy or .npz file."
     ),
     model: str = option(
         ...,
-        "wrn-40-2-cifar10 (comes with cretta); timm:NAME; a checkpoint, with --architecture and --classes; "
-        "module:callable; or a file of torch.export.save (.pt2).",
+        "wrn-40-2-cifar10 (comes with cretta); timm:NAME; a checkpoint, with --architecture and --classes; or "
+        "module:callable.",
         MODEL,
     ),
     output: Path = option(Path("predictions.parquet"), "File for the predictions (.parquet or .csv)."),
@@ -102,9 +102,9 @@ def predict(
 
         # without source images, by another method; then the next folder,
         # from the adapted state
-        cretta predict monday/ --model net.pt2 --method tent \
+        cretta predict monday/ --model net:make --method tent \
             --option lr=0.0005 --keep-state state.safetensors
-        cretta predict tuesday/ --model net.pt2 --method tent \
+        cretta predict tuesday/ --model net:make --method tent \
             --option lr=0.0005 --continue-from state.safetensors
 
         # small batches; without adaptation
@@ -115,7 +115,6 @@ def predict(
         # all options of a method
         python -c "import cretta; help(cretta.methods.get('tent'))"
     """
-    from cretta import methods
     from cretta.cli.datasets import note_order
     from cretta.cli.progress import progress_bar, task_updates
     from cretta.data import FileDataset
@@ -137,11 +136,9 @@ def predict(
     options = {"seed": seed, **parse.options(method, option or [], statistics=statistics, guard=guard)}
     with warnings_as_notes():
         opened = parse.model(model, architecture, classes, mean, std, device)
-        opened.check(method, options.get("statistics"))
         names = opened.classes if class_names is None else read_class_names(class_names)
-        sides, shorter = (parse.size(size), None) if size else model_size(opened, images)
-        dataset = open_images(images, size=sides, shorter=shorter, labeled=labeled, classes=names)
-        opened.check_batches(len(dataset), batch_size, source_data=methods.get(method).facts.source_data == "required")
+        sides = parse.size(size) if size else model_size(opened, images)
+        dataset = open_images(images, size=sides, labeled=labeled, classes=names)
         adapter = _adapter(opened.net, method, buffer, preset, options)
         if continue_from is not None:
             adapter.restore(continue_from)

@@ -7,7 +7,6 @@ from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset
 from cretta.data.folder import image_folder, labeled_csv, numpy_file
 from cretta.data.imagenet import imagenet_c, imagenet_validation, tiny_imagenet, tiny_imagenet_c
 from cretta.data.pacs import pacs_domain
-from cretta.data.parquet import ParquetDataset, parquet_file
 from cretta.data.registry import dataset_path
 
 __all__ = [
@@ -17,7 +16,6 @@ __all__ = [
     "CorruptedDataset",
     "FileDataset",
     "ImageDataset",
-    "ParquetDataset",
     "cifar10",
     "cifar10_npm",
     "cifar100",
@@ -31,7 +29,6 @@ __all__ = [
     "labeled_csv",
     "numpy_file",
     "pacs_domain",
-    "parquet_file",
     "tiny_imagenet",
     "tiny_imagenet_c",
 ]

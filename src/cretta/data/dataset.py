@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -78,16 +77,30 @@ class ArrayDataset:
         return np.asarray(self.images[_checked_indices(indices, len(self), self.name)])
 
 
-class DecodedDataset:
-    """Base of datasets of encoded images, which are decoded to RGB when they are read, many at once on threads."""
+@dataclass(frozen=True, eq=False)
+class FileDataset:
+    """Image files with their labels, decoded to RGB when they are read, many at once on threads.
+
+    ``size=224`` scales the shorter side to 256 (224 / 0.875) and crops the center, as ImageNet models are evaluated;
+    ``size=(height, width)`` scales to that size; None does not change images. Scaling is bilinear with antialiasing. As
+    in the benchmarks, a rotation in EXIF is not applied. Values v of 16 bits become round(v / 257).
+    """
 
     name: str
+    files: tuple[Path, ...]
     labels: Labels
-    size: Size
-    shorter: int | None
+    classes: tuple[str, ...]
+    domain: str = ""
+    size: Size = None
+
+    def __post_init__(self) -> None:
+        _check_labels(self.name, self.labels, len(self.files), self.classes)
+        sides = self.size if isinstance(self.size, tuple) and len(self.size) == 2 else (self.size,)
+        if self.size is not None and not all(is_integer(side, 1) for side in sides):
+            raise OptionError(f"size={self.size!r}: give a side such as 224, (height, width), or None.")
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
         return np.array(self._decode(index)), int(self.labels[index])
@@ -99,22 +112,19 @@ class DecodedDataset:
         if len(chosen) == 0:
             sides = self.size if isinstance(self.size, tuple) else (self.size or 0,) * 2
             return np.empty((0, *sides, 3), np.uint8)
-        # In the order in which they are stored, so that a file that holds many of them is read once.
-        positions = np.argsort(chosen, kind="stable")
-        lowest = int(chosen[positions[0]])
-        first = self._decode(lowest)
+        first = self._decode(chosen[0])
         images = np.empty((len(chosen), *first.shape), np.uint8)
-        images[positions[0]] = first
+        images[0] = first
         chunk = max(1, min(CHUNK, len(chosen) // (4 * threads)))
 
         def decode(start: int) -> None:
-            for position in positions[start : start + chunk]:
-                index = int(chosen[position])
-                image = self._decode(index)
+            for position in range(start, min(start + chunk, len(chosen))):
+                image = self._decode(chosen[position])
                 if image.shape != first.shape:
                     raise OptionError(
-                        f"images of {self.name} differ in size: {self._describe(lowest)} is {first.shape[:2]}, "
-                        f"{self._describe(index)} is {image.shape[:2]}. Give a size to scale them to, such as 224."
+                        f"images of {self.name} differ in size: {self.files[chosen[0]]} is {first.shape[:2]}, "
+                        f"{self.files[chosen[position]]} is {image.shape[:2]}. Give a size to scale them to, such as "
+                        "224."
                     )
                 images[position] = image
 
@@ -127,37 +137,15 @@ class DecodedDataset:
 
     def _decode(self, index: int) -> Pixels:
         """Return one image, scaled and cropped; it may be read-only."""
-        raise NotImplementedError
-
-    def _describe(self, index: int) -> str:
-        """Return the name of an image for messages."""
-        raise NotImplementedError
-
-    def _check(self, classes: tuple[str, ...], count: int) -> None:
-        _check_labels(self.name, self.labels, count, classes)
-        sides = self.size if isinstance(self.size, tuple) and len(self.size) == 2 else (self.size,)
-        if self.size is not None and not all(is_integer(side, 1) for side in sides):
-            raise OptionError(f"size={self.size!r}: give a side such as 224, (height, width), or None.")
-        if self.shorter is not None and (
-            self.size is None or isinstance(self.size, tuple) or not is_integer(self.shorter, self.size)
-        ):
-            raise OptionError(
-                f"shorter={self.shorter!r}: expected an integer of at least size={self.size}, the side of the square "
-                "that is cropped out; set both, or leave it out."
-            )
-
-    def _decode_encoded(self, encoded: Path | BytesIO, index: int) -> Pixels:
-        """Return the image in a file or in bytes, scaled and cropped."""
+        file = self.files[index]
         try:
-            with Image.open(encoded) as opened:
-                return np.asarray(self._resized(_rgb(opened, encoded, self._describe(index))))
+            with Image.open(file) as opened:
+                return np.asarray(self._resized(_rgb(opened, file)))
         except (StateError, MemoryError):
             raise
         # Damage raises OSError, SyntaxError, ValueError, EOFError, struct.error and more, depending on the format.
         except Exception as error:
-            raise StateError(
-                f"{self._describe(index)} cannot be read as an image ({error}): replace or remove it."
-            ) from error
+            raise StateError(f"{file} cannot be read as an image ({error}): replace or remove it.") from error
 
     def _resized(self, image: Image.Image) -> Image.Image:
         if self.size is None:
@@ -165,39 +153,10 @@ class DecodedDataset:
         if isinstance(self.size, tuple):
             height, width = self.size
             return _scaled(image, width, height)
-        shorter = self.shorter or round(self.size / 0.875)
-        side = min(image.size)
+        shorter, side = round(self.size / 0.875), min(image.size)
         image = _scaled(image, int(shorter * image.width / side), int(shorter * image.height / side))
         left, top = round((image.width - self.size) / 2), round((image.height - self.size) / 2)
         return image.crop((left, top, left + self.size, top + self.size))
-
-
-@dataclass(frozen=True, eq=False)
-class FileDataset(DecodedDataset):
-    """Image files with their labels, decoded to RGB when they are read.
-
-    ``size=224`` scales the shorter side to 256 (``shorter``, by default size / 0.875) and crops the center, as ImageNet
-    models are evaluated; ``size=(height, width)`` scales to that size; None does not change images. Scaling is bilinear
-    with antialiasing. As in the benchmarks, a rotation in EXIF is not applied. Values v of 16 bits become
-    round(v / 257).
-    """
-
-    name: str
-    files: tuple[Path, ...]
-    labels: Labels
-    classes: tuple[str, ...]
-    domain: str = ""
-    size: Size = None
-    shorter: int | None = None
-
-    def __post_init__(self) -> None:
-        self._check(self.classes, len(self.files))
-
-    def _decode(self, index: int) -> Pixels:
-        return self._decode_encoded(self.files[index], index)
-
-    def _describe(self, index: int) -> str:
-        return str(self.files[index])
 
 
 def as_batch(pixels: Pixels, device: "str | torch.device | None" = None) -> "Tensor":
@@ -227,8 +186,8 @@ def _scaled(image: Image.Image, width: int, height: int) -> Image.Image:
     return image if same else image.resize((width, height), Image.Resampling.BILINEAR)
 
 
-def _rgb(opened: Image.Image, encoded: Path | BytesIO, name: str) -> Image.Image:
-    levels = _sixteen_bits(opened, encoded)
+def _rgb(opened: Image.Image, file: Path) -> Image.Image:
+    levels = _sixteen_bits(opened, file)
     if levels is not None:
         return Image.fromarray(((levels.astype(np.uint32) + 128) // 257).astype(np.uint8)).convert("RGB")
     if opened.mode == "RGB":
@@ -236,13 +195,13 @@ def _rgb(opened: Image.Image, encoded: Path | BytesIO, name: str) -> Image.Image
         return opened
     if opened.mode[0] in "IF":
         # Pillow would clip these to white.
-        raise StateError(f"{name} has pixels of type {opened.mode}; expected 8 or 16 bits: convert it.")
+        raise StateError(f"{file} has pixels of type {opened.mode}; expected 8 or 16 bits: convert it.")
     if opened.mode == "P" and "transparency" in opened.info:
         return opened.convert("RGBA").convert("RGB")
     return opened.convert("RGB")
 
 
-def _sixteen_bits(opened: Image.Image, encoded: Path | BytesIO) -> NDArray[np.integer[Any]] | None:
+def _sixteen_bits(opened: Image.Image, file: Path) -> NDArray[np.integer[Any]] | None:
     """Return the values of an image with 16 bits per channel, without transparency; None for other images."""
     if opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format == "PNG"):
         return np.asarray(opened)
@@ -251,7 +210,7 @@ def _sixteen_bits(opened: Image.Image, encoded: Path | BytesIO) -> NDArray[np.in
         return None
     # Pillow reads the high bytes of colors and drops the low ones; with the byte order reversed, it reads the low ones.
     high = np.asarray(opened).astype(np.uint16)
-    with Image.open(encoded) as again:
+    with Image.open(file) as again:
         again.tile = [(*tile[:3], tile[3].replace("16B", "16L"))]  # type: ignore[list-item]  # a named tuple since Pillow 11
         low = np.asarray(again).astype(np.uint16)
     return (high * 256 + low)[..., :3]

@@ -32,11 +32,6 @@ def normalization(mean: Channels | None, std: Channels | None, channels: int | N
     raise OptionError(f"mean={mean!r}, std={std!r}: expected {number} for both, std above 0; or neither.")
 
 
-def normalize(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Return (x − mean) / std, by channel."""
-    return (x - mean) / std
-
-
 def normalize_input(net: nn.Module, mean: Tensor, std: Tensor) -> None:
     """Make ``net`` normalize its input.
 
@@ -50,8 +45,8 @@ def normalize_input(net: nn.Module, mean: Tensor, std: Tensor) -> None:
 def _hook(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     mean, std = net.get_buffer(MEAN), net.get_buffer(STD)
     if args:
-        return (normalize(args[0], mean, std), *args[1:]), kwargs
-    return args, {key: normalize(x, mean, std) if isinstance(x, Tensor) else x for key, x in kwargs.items()}
+        return ((args[0] - mean) / std, *args[1:]), kwargs
+    return args, {key: (x - mean) / std if isinstance(x, Tensor) else x for key, x in kwargs.items()}
 
 
 @fx.wrap  # symbolic tracing cannot follow code that looks at its input; it records this function as one call
@@ -63,7 +58,7 @@ def normalized(x: Tensor, mean: Tensor | None, std: Tensor | None) -> Tensor:
             f"got a {x.dtype} batch of shape {tuple(x.shape)}; expected floating point RGB images in [0, 1] of shape "
             "(N, 3, H, W)."
         )
-    return x if mean is None or std is None else normalize(x, mean, std)
+    return x if mean is None or std is None else (x - mean) / std
 
 
 class Classifier(nn.Module):

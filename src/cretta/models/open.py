@@ -1,4 +1,4 @@
-"""Open any classifier from a name, a checkpoint, code, or an exported program."""
+"""Open any classifier from a name, a checkpoint, or code."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from cretta.models.weights import WEIGHTS, build, card, load, load_checkpoint, n
 from cretta.storage import tensorfile
 
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
-FREE_BATCH = "torch.export.export(net.eval(), (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
-"""How to export a network for batches of any size."""
+COMPILED = {"constants.pkl", "archive_format", "serialized_exported_program.json"}
+"""Files in the archives of TorchScript and of torch.export."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,42 +32,11 @@ class OpenedModel:
 
     net: nn.Module
     kind: str
-    """shipped, checkpoint, python or exported."""
+    """shipped, checkpoint or python."""
     classes: tuple[str, ...] = ()
     """Names of its classes, if it states them."""
     side: int | None = None
     """Of the square images it was trained on, if known."""
-    shape: tuple[int | None, ...] = ()
-    """Of the batches it takes, if that is fixed: None where any size is allowed."""
-    limit: str = ""
-    """Why no method but Source works with it; empty if all work."""
-
-    def check(self, method: str, statistics: str | None = None) -> None:
-        """Raise unless the network can be adapted by this method with these statistics."""
-        if not self.limit or (method == "source" and statistics in (None, "running")):
-            return
-        choice = f"statistics={statistics!r}" if method == "source" else f"method {method!r}"
-        allowed = "'running'" if method == "source" else "'source'"
-        raise ModelError(
-            f"{choice} does not work with this model: {self.limit}. Use {allowed}; or give the network itself as "
-            "module:callable."
-        )
-
-    def check_batches(self, images: int, batch_size: int, *, source_data: bool) -> None:
-        """Raise unless batches of this size, the last one included, are what the network takes."""
-        fixed = self.shape[0] if self.shape else None
-        if fixed is None or not (source_data or batch_size != fixed or images % fixed):
-            return
-        reason = (
-            "source images are read in batches of other sizes"
-            if source_data
-            else f"{images} images in batches of {batch_size} are not all of that size"
-        )
-        remedy = "." if source_data else f", or give a multiple of {fixed} images in batches of {fixed}."
-        raise ModelError(
-            f"the program was exported for batches of exactly {fixed}, and {reason}. Export it again with {FREE_BATCH}"
-            + remedy
-        )
 
 
 def open_model(
@@ -87,31 +56,26 @@ def open_model(
     - a checkpoint (.pt, .pth, .ckpt, .safetensors) of an ``architecture`` that cretta knows, with this number of
       ``classes``; a checkpoint of ``cretta train`` states both; no code in it is run;
     - ``module:callable``: imported, the current folder first, and called without arguments; it may also be a network;
-    - ``timm:name``: a pretrained network of timm, if that is installed, with its own normalization;
-    - a file of ``torch.export.save`` (.pt2), which may hold pickled objects: open only files you trust.
+    - ``timm:name``: a pretrained network of timm, if that is installed, with its own normalization.
 
     ``mean`` and ``std``, one number per channel, are for networks that expect normalized images: the images are
     normalized before.
 
-    Return the network as ``.net``, for :func:`cretta.adapt`, with what is known of it: ``.kind``, ``.classes`` (names),
-    ``.side`` (pixels), ``.shape`` (of batches, if fixed) and ``.limit`` (why only Source works; empty if all methods
-    do).
+    Return the network as ``.net``, for :func:`cretta.adapt`, with what is known of it: ``.kind``, ``.classes`` (names)
+    and ``.side`` (pixels).
 
     >>> opened = open_model("wrn-40-2-cifar10")
     >>> opened.kind, opened.classes[:2], opened.side
     ('shipped', ('airplane', 'automobile'), 32)
     """
     spec, path = str(spec), Path(spec)
-    kind = _kind_of(path) if path.is_file() else "python" if re.fullmatch(r"[\w.]+:[\w.]+", spec) else "shipped"
-    if kind != "checkpoint" and (architecture is not None or classes is not None):
+    if not path.is_file() and (architecture is not None or classes is not None):
         options = [f"{k}={v!r}" for k, v in (("architecture", architecture), ("classes", classes)) if v is not None]
         raise OptionError(f"{', '.join(options)}: expected with a checkpoint, and {spec} is not one; leave it out.")
     values = normalization(mean, std)
-    if kind == "checkpoint":
+    if path.is_file():
         opened = _checkpoint(path, architecture, classes, values)
-    elif kind == "exported":
-        opened = _exported(path, values)
-    elif kind == "python":
+    elif re.fullmatch(r"[\w.]+:[\w.]+", spec):
         opened = _python(spec, values)
     else:
         opened = _shipped(spec, values)
@@ -119,31 +83,11 @@ def open_model(
     return opened
 
 
-def _kind_of(path: Path) -> str:
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            members = {member.rpartition("/")[2] for member in archive.namelist()}
-        if "constants.pkl" in members:
-            raise ModelError(
-                f"{path} is TorchScript, whose layers are compiled and cannot be adapted. Export the network it was "
-                f"made from: torch.export.save({FREE_BATCH}, 'net.pt2'); or give that network as module:callable."
-            )
-        if members & {"archive_format", "serialized_exported_program.json"}:
-            return "exported"
-    if path.suffix == ".pt2":
-        raise StateError(f"{path} is not an exported program: write it again with torch.export.save.")
-    if path.suffix not in CHECKPOINTS:
-        raise OptionError(
-            f"{path}: expected a checkpoint ({', '.join(CHECKPOINTS)}) or a file of torch.export.save (.pt2)."
-        )
-    return "checkpoint"
-
-
 def _shipped(spec: str, values: Normalization) -> OpenedModel:
     if spec not in names():
         raise OptionError(
             f"no model {spec!r}: it is not a file, and models shipped with weights are {', '.join(names())}. Give one "
-            "of these, a checkpoint, a file of torch.export.save, or module:callable."
+            "of these, a checkpoint, or module:callable."
         )
     if values is not None:
         raise OptionError(f"mean and std: {spec} normalizes its images itself; leave them out.")
@@ -151,6 +95,7 @@ def _shipped(spec: str, values: Normalization) -> OpenedModel:
 
 
 def _checkpoint(path: Path, architecture: str | None, classes: int | None, values: Normalization) -> OpenedModel:
+    _check_file(path)
     facts, weights = _facts(path), read_checkpoint(path)
     architecture = architecture or facts.get("architecture")
     class_names = tuple(facts.get("classes", ()))
@@ -164,6 +109,20 @@ def _checkpoint(path: Path, architecture: str | None, classes: int | None, value
     with torch.random.fork_rng(devices=[]):  # the initial values are not used
         net = build(architecture, classes=classes, mean=mean, std=std)
     return OpenedModel(load_checkpoint(weights, net).eval(), "checkpoint", class_names, facts.get("side"))
+
+
+def _check_file(path: Path) -> None:
+    """Raise unless a file can be a checkpoint."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            members = {member.rpartition("/")[2] for member in archive.namelist()}
+        if members & COMPILED:
+            raise ModelError(
+                f"{path} is a compiled network (TorchScript or torch.export), whose normalization layers cannot be "
+                "adapted: give the network that it was made from, as module:callable."
+            )
+    if path.suffix not in CHECKPOINTS:
+        raise OptionError(f"{path}: expected a checkpoint ({', '.join(CHECKPOINTS)}).")
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -223,12 +182,3 @@ def _own_classes(net: nn.Module) -> tuple[str, ...]:
         return ()
     # LABEL_0 means that there are no names; with a name that occurs twice, names do not identify classes.
     return tuple(class_names) if len(set(class_names)) == len(class_names) and "LABEL_0" not in class_names else ()
-
-
-def _exported(path: Path, values: Normalization) -> OpenedModel:
-    # This import takes a second, which is spent only where it is needed.
-    from cretta.models.exported import open_exported
-
-    net, shape, unknown = open_exported(path, values)
-    limit = f"cretta cannot replace its {unknown} by a layer" if unknown else ""
-    return OpenedModel(net, "exported", shape=shape, limit=limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,50 +11,42 @@ from numpy.typing import NDArray
 
 from cretta.data.dataset import FileDataset, ImageDataset, Size
 from cretta.data.folder import class_file, image_folder, images_in, numpy_file, subfolders
-from cretta.data.parquet import ParquetDataset, parquet_file
-from cretta.errors import CrettaError, OptionError, StateError
+from cretta.errors import OptionError, StateError
 
 if TYPE_CHECKING:
     from cretta.models.open import OpenedModel
 
-FILES = (".npy", ".npz", ".parquet")
+FILES = (".npy", ".npz")
 
 
 def open_images(
     path: str | Path,
     *,
     size: Size = None,
-    shorter: int | None = None,
     labeled: bool | None = None,
     classes: Sequence[str] = (),
 ) -> ImageDataset:
-    """Open a folder of images, flat, nested or by class, or a .npy, .npz or .parquet file of them.
+    """Open a folder of images, flat, nested or by class, or a .npy or .npz file of them.
 
     ``labeled=None`` takes folders for classes if they are among the names in ``classes``, or if none are given; other
     folders only hold images. A file classes.txt that :func:`~cretta.data.image_folder` reads names the folders where
-    ``classes`` does not. ``size`` and ``shorter`` scale encoded images as :class:`~cretta.data.FileDataset` says.
+    ``classes`` does not. ``size`` scales the images of a folder as :class:`~cretta.data.FileDataset` says.
     """
     source = Path(path)
     if source.is_dir():
-        return dataclasses.replace(_folder(source, size, labeled, classes), shorter=shorter)
+        return _folder(source, size, labeled, classes)
     if source.suffix not in FILES or not source.is_file():
         state = "a file of another kind" if source.exists() else "not there"
         raise StateError(f"{source} is {state}: give a folder of images, or a file of many ({', '.join(FILES)}).")
-    if source.suffix == ".parquet":
-        return dataclasses.replace(_parquet(source, size, labeled, classes), shorter=shorter)
     if size is not None:
         raise OptionError(f"images of {source} keep the size they have, and size {size} was given; leave it out.")
     return numpy_file(source)
 
 
-def model_size(model: OpenedModel, path: str | Path) -> tuple[Size, int | None]:
-    """Return ``size`` and ``shorter`` of :func:`open_images` for a model, as far as its image size is known."""
-    if Path(path).suffix not in (".npy", ".npz"):  # arrays keep the size they have
-        if len(model.shape) == 4 and model.shape[2] is not None and model.shape[3] is not None:
-            return (model.shape[2], model.shape[3]), None
-        if model.side is not None:  # images of exactly that size stay as they are
-            return model.side, model.side
-    return None, None
+def model_size(model: OpenedModel, path: str | Path) -> Size:
+    """Return the ``size`` of :func:`open_images` that a model expects, as far as it is known."""
+    # Arrays keep the size they have.
+    return None if model.side is None or Path(path).suffix in FILES else (model.side, model.side)
 
 
 def _folder(source: Path, size: Size, labeled: bool | None, classes: Sequence[str]) -> FileDataset:
@@ -71,17 +62,6 @@ def _folder(source: Path, size: Size, labeled: bool | None, classes: Sequence[st
                 raise
             # A folder without images: the folders are not classes.
     return image_folder(source, labeled=False, size=size)
-
-
-def _parquet(source: Path, size: Size, labeled: bool | None, classes: Sequence[str]) -> ParquetDataset:
-    names = tuple(classes) or None
-    if labeled is not None:
-        return parquet_file(source, label="label" if labeled else None, classes=names if labeled else None, size=size)
-    unlabeled = parquet_file(source, label=None, size=size)
-    try:
-        return parquet_file(source, classes=names, size=size)
-    except CrettaError:  # no labels, or none of these classes
-        return unlabeled
 
 
 def usable_labels(

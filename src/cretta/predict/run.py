@@ -83,7 +83,7 @@ def predict(
         "format": FORMAT,
         **_described(model),
         "images": dataset.name,
-        **{name: getattr(dataset, name, None) for name in ("size", "shorter")},
+        "size": getattr(dataset, "size", None),
         "batch_size": batch_size,
         "shuffle": shuffle,
         "labeled": labeled,
