@@ -259,7 +259,7 @@ def test_compiled_networks_in_memory_are_refused_with_the_remedy() -> None:
         with ignored_warnings():
             assert torch.allclose(cretta.adapt(module, "source")(x), net(x), atol=1e-5)
     with pytest.raises(ModelError, match=r"is an exported program \(ExportedProgram\).*it was exported from"):
-        cretta.adapt(program, "source")
+        cretta.adapt(program, "source")  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=r"net is str; expected a torch\.nn\.Module.*cretta\.models\.open_model"):
         cretta.adapt("net.pt2", "tent")  # type: ignore[arg-type]
     # Without compiled layers, the message is about layers.
