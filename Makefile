@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo quick test stress lint format browser clean
+.PHONY: help demo quick test stress lint format dist browser clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,8 +45,12 @@ format: $(VENV)/ready-to-test  ## fix and format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+dist: $(VENV)/ready  ## build the source archive and both wheels into dist/
+	@$(INSTALL) --editable '.[dist]'
+	$(BIN)/python scripts/build_dist.py
+
 # Torch first and pinned: an open range could install another build, with all libraries for GPUs.
-$(VENV)/ready: pyproject.toml constraints.txt hatch_build.py src/cretta/accelerate/kernels.c
+$(VENV)/ready: pyproject.toml constraints.txt hatch_build.py $(wildcard src/cretta/accelerate/kernels*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cretta needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; choose another one: make PYTHON=python3.12 demo")'
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)

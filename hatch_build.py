@@ -1,6 +1,8 @@
 """Compile the custom CPU kernels when the package is built or installed on Linux with a C compiler.
 
-Without them, cretta uses PyTorch's operations.
+Without them, cretta uses PyTorch's operations. The environment variable ``CRETTA_WHEEL`` requests a kind of wheel:
+``kernels`` (an error if they cannot be compiled) or ``any`` (without them, for every system); by default they are
+compiled where that is possible.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+KINDS = ("", "kernels", "any")
+
 
 class Kernels(BuildHookInterface[Any]):
     """Put the compiled kernels into wheels, or beside their source for editable installs."""
@@ -24,16 +28,22 @@ class Kernels(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, before hatch collects the files."""
         self._folder = tempfile.TemporaryDirectory()
-        if sys.platform != "linux" or platform.machine() != "x86_64":
+        kind = os.environ.get("CRETTA_WHEEL", "")
+        if kind not in KINDS:
+            raise ValueError(f"CRETTA_WHEEL: expected 'kernels' or 'any', got {kind!r}")
+        if kind == "any":
             return
         home = Path(self.root) / "src/cretta/accelerate"
         library = (home if version == "editable" else Path(self._folder.name)) / "_kernels.so"
         try:
             library.unlink(missing_ok=True)  # one of another version would be rejected
-            build(home / "kernels.c", library)
+            build(home, library)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             message = getattr(error, "stderr", None) or ""
-            self.app.display_warning(f"the custom CPU kernels are not compiled: {error} {message}".strip())
+            problem = f"the custom CPU kernels are not compiled: {error} {message}".strip()
+            if kind == "kernels":
+                raise RuntimeError(problem) from error
+            self.app.display_warning(problem)
             return
         if version != "editable":
             build_data["force_include"][str(library)] = "cretta/accelerate/_kernels.so"
@@ -45,9 +55,12 @@ class Kernels(BuildHookInterface[Any]):
         self._folder.cleanup()
 
 
-def build(source: Path, library: Path) -> None:
-    """Compile ``source`` to ``library``."""
+def build(home: Path, library: Path) -> None:
+    """Compile the C files in ``home`` to ``library``."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise OSError(f"expected Linux on x86-64, got {sys.platform} on {platform.machine()}")
     compiler = shlex.split(os.environ.get("CC") or "cc")
-    options = ["-O3", "-std=gnu11", "-fPIC", "-shared", f"-DINTERFACE={zlib.crc32(source.read_bytes())}u"]
-    command = [*compiler, *options, str(source), "-o", str(library), "-lm"]
+    checksum = zlib.crc32(b"".join(file.read_bytes() for file in sorted(home.glob("kernels*.[ch]"))))
+    options = ["-O3", "-std=gnu11", "-fPIC", "-shared", f"-DINTERFACE={checksum}u"]
+    command = [*compiler, *options, str(home / "kernels.c"), "-o", str(library), "-lm"]
     subprocess.run(command, capture_output=True, text=True, check=True)

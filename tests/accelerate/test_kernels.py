@@ -7,7 +7,6 @@ import ctypes
 import gc
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -495,8 +494,7 @@ def library_of(**functions: Callable[..., int]) -> Any:
 
 @needs_kernels
 def test_with_avx512_they_are_used_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = kernels.FILE.with_name("kernels.c").read_bytes()
-    wide = library_of(cretta_interface=lambda: zlib.crc32(source), cretta_ready=lambda: 1)
+    wide = library_of(cretta_interface=kernels.checksum, cretta_ready=lambda: 1)
     real = ctypes.CDLL
     monkeypatch.setattr("ctypes.CDLL", lambda name: wide if name else real(name))
     library = kernels.load(kernels.FILE)

@@ -72,6 +72,11 @@ def _is_plain(x: Tensor) -> bool:
     return x.dtype is torch.float32 and x.is_cpu and type(x) in (Tensor, nn.Parameter)
 
 
+def checksum() -> int:
+    """Return the checksum of the C files, by which a library of another version is recognized."""
+    return zlib.crc32(b"".join(file.read_bytes() for file in sorted(FILE.parent.glob("kernels*.[ch]"))))
+
+
 def load(file: Path) -> Library | str:
     """Return the library, or the reason why it cannot be used."""
     if not file.exists():
@@ -80,7 +85,7 @@ def load(file: Path) -> Library | str:
         library = ctypes.CDLL(str(file))
         interface = library.cretta_interface
         interface.restype = ctypes.c_uint
-        if interface() != zlib.crc32(Path(__file__).with_name("kernels.c").read_bytes()):
+        if interface() != checksum():
             return "they were compiled for another version of cretta; install it again"
         ready = library.cretta_ready()
         if ready == 0:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cretta.cli.app import app
 from cretta.cli.console import print_table
 
-DEVELOPMENT = ("lint", "test")
+DEVELOPMENT = ("dist", "lint", "test")
 """Extras for work on cretta itself, which are not shown."""
 
 
