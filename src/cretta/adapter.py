@@ -24,12 +24,18 @@ from cretta.method import Objective, Options, Record
 from cretta.module import StatefulModule
 from cretta.monitor.collapse import CollapseMonitor, CollapseWarning
 from cretta.network import Arguments, Network, compiled, copy_sharing_parameters
-from cretta.normalization import STATISTICS, NormStatistics, StreamAverage, norm_layers
+from cretta.normalization import STATISTICS, NormStatistics, StreamAverage, has_running_statistics, norm_layers
 from cretta.options import unknown
 from cretta.parameters import FlatParameters
 from cretta.state import AdaptationState, Checkpoint, Snapshot
 
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
+COMPARED = 64
+"""Images of a batch that are compared with the source model, unless the method needs its logits of all."""
+CACHED = 64
+"""Images per forward pass of the source model on the CPU."""
+SAMPLES_AT_ONCE = 200
+"""Labeled source images per forward pass: as many as a usual batch, whose statistics they then have."""
 
 
 @dataclasses.dataclass
@@ -124,6 +130,7 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         self.logits_from = self.options.predict or self.facts.logits
         self.last = Record(size=0, moved=None, skipped=False, note="no batch yet")
         self._arguments = Arguments()
+        self._callbacks: list[Callable[[Record], object]] = []
         with torch.inference_mode(False):
             self._build(net)
 
@@ -150,8 +157,10 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         self.state = AdaptationState(self.options, flat, average, first.device)
         self.model = self._network(module, self.statistics, learns=bool(learning))
         self.model.statistics.follows_stream = True
+        self._reference = "running" if has_running_statistics(net) else self.statistics
         self._step = StepCheck(flat)
         self._last_batch: Tensor | None = None
+        self._compared: tuple[Tensor, Tensor | None, Tensor] | None = None
         self.begin()
         self.initial = self.state.snapshot()
         self._monitor = CollapseMonitor(self.options.guard) if self.options.guard else None
@@ -261,6 +270,55 @@ class Adapter(StatefulModule, Generic[OptionsT]):
             self._frozen[statistics] = self._network(module, statistics, learns=False)
         return self._frozen[statistics]
 
+    @property
+    def compares_all(self) -> bool:
+        """Whether the method itself reads φ's logits, with running statistics, of every image of a batch."""
+        return False
+
+    def source_logits(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return which images of a batch are compared with the source model φ (None: all), and φ's logits of them.
+
+        φ has the statistics of training, if it has any. The logits are computed once per batch: method, statistics,
+        guard and monitor share them.
+        """
+        if self._compared is None or self._compared[0] is not x:
+            index = None if self.compares_all else spread_indices(len(x), COMPARED, x.device)
+            chosen = x if index is None else x[index]
+            network = self.frozen(self._reference)
+            # On the CPU in parts that fit its cache, where samples are independent. Without a buffer in one piece: the
+            # network may take batches of one size only.
+            independent = self.reads_buffer and self._reference == "running" and x.device.type == "cpu"
+            parts = chosen.chunk(-(-len(chosen) // CACHED)) if independent else (chosen,)
+            with torch.no_grad():
+                logits = torch.cat([network.probe(part) for part in parts])
+            self._compared = (x, index, logits)
+        return self._compared[1:]
+
+    def source_samples(self, count: int = 500, *, adapted: bool = True) -> tuple[Tensor, Tensor] | None:
+        """Return logits of up to ``count`` images of the buffer, without augmentation, and their labels.
+
+        None if there are no labels. The logits are the adapted model's or the source model's.
+        """
+        if self.buffer is None or self.buffer.labels is None:
+            return None
+        with self.exclusive(), torch.no_grad():
+            network = self.model if adapted else self.frozen(self._reference)
+            plain, count = self.buffer.with_augment("none"), min(count, len(self.buffer))
+            like = next((p for p in self.net.parameters() if p.is_floating_point()), torch.empty(0))
+            images = plain.batch(0, count).to(like.device, like.dtype)
+            if images.dim() == 4 and self.options.channels_last:
+                images = images.contiguous(memory_format=torch.channels_last)
+            logits = torch.cat([network.source(part) for part in images.chunk(-(-count // SAMPLES_AT_ONCE))])
+            return logits, self.buffer.labels[:count]
+
+    def on_step(self, callback: Callable[[Record], object]) -> Callable[[], None]:
+        """Call ``callback`` with the record of each batch, after it; return a function that ends this.
+
+        Callbacks run in the caller's thread and may use the adapter. Copies of the adapter do not have them.
+        """
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
     def unadapted(self, x: Tensor) -> Tensor:
         """Return the logits of the source model under the statistics in use, without gradients."""
         with torch.no_grad():
@@ -282,7 +340,7 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         with ``["logits"]``, or a tuple that begins with them.
         """
         with self.exclusive():
-            self._last_batch = None  # frees its memory before this batch takes some
+            self._last_batch = self._compared = None  # frees its memory before this batch takes some
             x = self._validate(x, named)
             begun = self.state.checkpoint()
             roll_monitor_back = self._monitor.checkpoint() if self._monitor is not None else None
@@ -304,7 +362,9 @@ class Adapter(StatefulModule, Generic[OptionsT]):
             self.last = record
             if self.statistics in ("batch", "mixture"):
                 self._last_batch = x  # for export()
-            return outcome.logits
+        for callback in tuple(self._callbacks):
+            callback(record)
+        return outcome.logits
 
     def _start(self, begun: Checkpoint) -> Checkpoint:
         """Begin an episode, count the batch, and return the moment to which a skipped step rolls back."""
@@ -436,7 +496,19 @@ class Adapter(StatefulModule, Generic[OptionsT]):
             values["loss"] = outcome.loss
         moved = self.state.moved(start) if outcome.updates > 0 and not outcome.undone else None
         note = outcome.skipped.reason if outcome.skipped is not None else self._step.reason
-        return Record(len(x), moved, outcome.skipped is not None, note, outcome.guard, values)
+        compared, source_logits = self._compared[1:] if self._compared is not None else (None, None)
+        self._compared = None
+        return Record(
+            len(x),
+            moved,
+            outcome.skipped is not None,
+            note,
+            outcome.guard,
+            values,
+            outcome.logits,
+            source_logits,
+            compared,
+        )
 
     def _forward(self, x: Tensor) -> Tensor:
         """Return the logits of the model in its current state, without gradients."""
@@ -506,3 +578,8 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         if x.dim() == 4 and self.options.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return x
+
+
+def spread_indices(count: int, most: int, device: torch.device) -> Tensor | None:
+    """Return ``most`` indices spread evenly over ``count``; None if that is all of them."""
+    return None if count <= most else torch.arange(most, device=device) * count // most

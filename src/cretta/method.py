@@ -87,6 +87,12 @@ class Record:
     guard: str = ""
     """What the guard detected and did, if anything."""
     values: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    logits: Tensor | None = dataclasses.field(default=None, repr=False, compare=False)
+    """What the adapter returned, on the device."""
+    source_logits: Tensor | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Logits of the source model with running statistics, if method, statistics or guard needed them."""
+    compared: Tensor | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Indices of the images that ``source_logits`` belong to; None for all."""
 
     @property
     def adapted(self) -> bool:

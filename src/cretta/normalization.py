@@ -28,6 +28,11 @@ def norm_layers(net: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return ((name, module) for name, module in net.named_modules() if isinstance(module, NORM_LAYERS))
 
 
+def has_running_statistics(net: nn.Module) -> bool:
+    """Return whether every BatchNorm layer has the statistics of training."""
+    return all(module.running_mean is not None for _, module in norm_layers(net) if isinstance(module, _BatchNorm))
+
+
 def under(name: str, prefixes: tuple[str, ...]) -> bool:
     """Return whether ``name`` is one of ``prefixes`` or belongs to a module of that name."""
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)

@@ -59,6 +59,7 @@ def train(
     weight_decay: float = option(5e-4, "Weight decay of convolutions and the last layer."),
     augmix: float = option(0.8, "Share of the images that AugMix changes."),
     jsd: float = option(0.0, "Weight of AugMix's Jensen-Shannon loss (paper: 12); three times the work."),
+    label_smoothing: float = option(0.0, "Share of each label that is spread over all classes."),
     progressive: float = option(0.75, "Share of the budget trained on smaller images, which is much faster."),
     average: float = option(0.0, "Average the weights over this last share of the budget."),
     holdout: int = option(0, "Training images that are held out, to evaluate on after each epoch."),

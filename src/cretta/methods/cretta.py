@@ -18,9 +18,6 @@ from cretta.method import Facts, Objective, Options
 from cretta.options import choice, flag, number
 from cretta.reference import ReferenceEnergies
 
-CACHED = 64
-"""Samples per forward pass of φ on the CPU."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CreTTAOptions(Options):
@@ -90,7 +87,6 @@ class CreTTA(Adapter[CreTTAOptions]):
                 f"weighting='uniform' replaces w of a contrastive objective; objective={o.objective!r} has none. "
                 "Use objective='residual' or 'pairwise'."
             )
-        self._target_reference: tuple[Tensor, Tensor] | None = None
         # Uniform weights do not use the frozen model.
         self._residual = o.objective in ("residual", "nce", "nce_residual") and o.weighting == "adaptive"
         self._reference_statistics = "running" if o.reference == "running" else self.statistics
@@ -107,7 +103,7 @@ class CreTTA(Adapter[CreTTAOptions]):
             self.buffer = self.buffer.with_augment(o.augment)
         self._reference_source = ReferenceEnergies(
             self.buffer,
-            lambda images: self._frozen_energy(images, source=True),
+            self._source_reference,
             per_sample=self._reference_statistics == "running",
         )
         self.memory["cursor"] = torch.tensor(0)
@@ -116,7 +112,7 @@ class CreTTA(Adapter[CreTTAOptions]):
         """Compute Eq. 4, or the variant requested, on the batch and as many source samples."""
         o = self.options
         # What needs no graph is computed first, before any graph takes memory.
-        reference_target = self._reference_target(x) if self._residual else None
+        reference_target = self._target_reference(x) if self._residual else None
         early = self.reads_buffer and (self._residual or o.lean)
         images, reference_source = self._from_buffer(x) if early else (None, None)
         source, later = self._deferred(images) if images is not None and o.lean else (None, None)
@@ -178,23 +174,22 @@ class CreTTA(Adapter[CreTTAOptions]):
             return functional.weighted_loss(paired_target, paired_source, weight, o.beta), weight
         return functional.contrastive_loss(logit), functional.gradient_weight(logit.detach())
 
-    def _frozen_energy(self, x: Tensor, *, source: bool = False) -> Tensor:
-        """Return E_φ, on the CPU in parts that fit its cache, where samples are independent (running statistics).
+    @property
+    def compares_all(self) -> bool:
+        """Whether E_φ(x_t) has the statistics of training, as the logits that the base compares with."""
+        return self._residual and self._reference_statistics == "running"
 
-        Without a buffer the batch stays in one piece: the network may take batches of one size only.
-        """
-        network = self.frozen(self._reference_statistics)
-        logits = network.source if source else network
-        independent = self.reads_buffer and self._reference_statistics == "running" and x.device.type == "cpu"
-        parts = x.chunk(math.ceil(len(x) / CACHED)) if independent else (x,)
+    def _source_reference(self, images: Tensor) -> Tensor:
+        """Return E_φ(x_s)."""
         with torch.no_grad():
-            return torch.cat([energy(logits(part), self.options.temperature) for part in parts])
+            return energy(self.frozen(self._reference_statistics).source(images), self.options.temperature)
 
-    def _reference_target(self, x: Tensor) -> Tensor:
-        """Return E_φ(x_t), computed once per batch, for any number of steps."""
-        if self._target_reference is None or self._target_reference[0] is not x:
-            self._target_reference = (x, self._frozen_energy(x))
-        return self._target_reference[1]
+    def _target_reference(self, x: Tensor) -> Tensor:
+        """Return E_φ(x_t)."""
+        if self.compares_all:
+            return energy(self.source_logits(x)[1], self.options.temperature)
+        with torch.no_grad():
+            return energy(self.frozen(self._reference_statistics)(x), self.options.temperature)
 
     def _from_buffer(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the next source samples, as many as ``x`` has or a share of that, and their E_φ if it is used."""

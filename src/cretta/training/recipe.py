@@ -44,6 +44,12 @@ class Recipe(OptionSet):
         "paper; three forward passes per image instead of one)",
         at_least=0,
     )
+    label_smoothing: float = number(
+        0.0,
+        "share of each label that is spread over all classes; a large one makes an underconfident model",
+        at_least=0,
+        below=1,
+    )
     padding: int = integer(
         4, "pixels by which the random crop may be shifted, at 32 px; scaled for larger images", at_least=0
     )

@@ -302,7 +302,7 @@ class _Training:
             group["lr"] = rate
         logits = self.forward(_channels_last(torch.cat(views).to(self.device)))
         by_view = logits.chunk(len(views))
-        loss = F.cross_entropy(by_view[0], labels.to(self.device))
+        loss = F.cross_entropy(by_view[0], labels.to(self.device), label_smoothing=self.recipe.label_smoothing)
         if len(views) > 1:
             loss = loss + self.recipe.jsd * jensen_shannon(by_view)
         self.optimizer.zero_grad(set_to_none=True)
