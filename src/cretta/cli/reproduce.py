@@ -48,7 +48,6 @@ def reproduce(
     from cretta.bench import RunContext, Store
     from cretta.bench.estimate import estimate
     from cretta.cli.execute import execute
-    from cretta.cli.progress import detail_bars, task_updates
     from cretta.report.content import Chart, Table
     from cretta.report.files import check_formats, write_files
     from cretta.report.page import write_page
@@ -63,17 +62,11 @@ def reproduce(
     chosen = [paper.get(name) for name in item] if item else list(paper.items().values())
     formats = check_formats(table, figure)
     results_store = Store(store)
-    sized = paper.scale(scale).resolve(store, root, models).with_models(_models(model or []))
+    sized = paper.scale(scale).resolve(root, models).with_models(_models(model or []))
     context = RunContext(root, parse.device(device))
     plans = {entry.name: entry.plan(sized) for entry in chosen}
     runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
     console.print(f"Scale {sized.name}: {sized.about}")
-    if not plan:
-        with detail_bars() as bar:
-            update = task_updates(bar)
-            paper.prepare(
-                sized, runs, root, lambda name, done: update(f"training a small network: {name}", done.share, 1.0)
-            )
     missing = paper.missing(runs, sized, context)
     for reason in dict.fromkeys(missing.values()):
         affected = [name for name, planned in plans.items() if any(missing.get(run) == reason for run in planned)]

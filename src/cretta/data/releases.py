@@ -3,7 +3,7 @@
 import os
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -63,17 +63,13 @@ class Release:
     """Approximate bytes on disk, blocks of the file system included."""
     manual: str = ""
     """How to get the files, where they cannot be downloaded without an account."""
+    npm: str = ""
+    """An npm package with the same images, in a layout that is read as well."""
 
     @property
     def download_size(self) -> int:
         """Bytes to download."""
         return sum(archive.size for archive in self.archives)
-
-    def unpacked_size_of(self, archives: Sequence[Archive]) -> int:
-        """Return the approximate size of these archives on disk; without any, the size of the release."""
-        if not archives or not self.download_size:
-            return self.unpacked_size
-        return self.unpacked_size * sum(archive.size for archive in archives) // self.download_size
 
     def is_present(self, folder: Path) -> bool:
         """Return whether a folder holds the release, or a part of it."""

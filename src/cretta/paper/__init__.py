@@ -7,7 +7,6 @@ from cretta.paper import ablations, cost, main
 from cretta.paper.item import Item, paper_data
 from cretta.paper.measured import OMITTED, measured
 from cretta.paper.needs import missing
-from cretta.paper.prepare import prepare
 from cretta.paper.scale import FULL, QUICK, SCALES, SMOKE, Scale, scale
 from cretta.paper.shapes import comparison
 
@@ -52,6 +51,5 @@ __all__ = [
     "items",
     "measured",
     "missing",
-    "prepare",
     "scale",
 ]

@@ -26,13 +26,11 @@ class Family:
     data: str
     """The dataset, as the registry names it; {source} stands for the source domain of PACS."""
     model: str
-    """What ``open_model`` takes; {store}, {models} and {source} stand for folders and for the source domain."""
+    """What ``open_model`` takes; {models} and {source} stand for a folder and for the source domain."""
     network: str
     """The network in words."""
     train: str = ""
     """The command that trains the network, where it is a file; {root} and {models} stand for folders."""
-    prepare: int = 0
-    """Before the runs, a small network is trained on this many images; 0 if the network has to exist."""
     fallback: str = ""
     """The dataset to use where ``data`` is not installed."""
     batch_size: int = 0

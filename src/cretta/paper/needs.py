@@ -36,16 +36,16 @@ def _reason(run: Run, scale: Scale, context: RunContext) -> str:
             context.benchmark(run.data, run.size).training()
         except CrettaError as data_error:
             return str(data_error)
-        return _how_to_train(run.model, scale)
+        return _how_to_train(run.model, scale) or message
     return ""
 
 
 def _how_to_train(model: str, scale: Scale) -> str:
-    """Name the command for a network; all source domains of PACS have the same."""
+    """Name the command for a network, if there is one; all source domains of PACS have the same."""
     families = [family for family in scale.families.values() if any(m.model == model for m in family.members())]
     family = next((family for family in families if family.train), None)
     if family is None:
-        return f"{model} does not exist. It is trained before the runs, if the data are installed."
+        return ""
     every = " for every source domain" if "{source}" in family.model else ""
     folder = Path(model).parent
     command = family.train if folder.is_dir() else f"mkdir -p {folder} && {family.train}"

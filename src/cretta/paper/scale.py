@@ -37,14 +37,13 @@ class Scale:
         """Return the seeds to run a method with: Source predicts the same in any order, so that one is enough."""
         return self.seeds[:1] if method == "source" else self.seeds
 
-    def resolve(self, store: str | Path, root: str | Path | None = None, models: str | Path | None = None) -> Scale:
-        """Return the scale with the folders of its networks and datasets.
+    def resolve(self, root: str | Path | None = None, models: str | Path | None = None) -> Scale:
+        """Return the scale with the folder of its networks, by default the folder models of the data ``root``.
 
-        Small networks are in the ``store``, others in ``models`` (by default the folder models of the data ``root``).
         Families whose dataset is not installed use their fallback, if they have one.
         """
         home = data_root(root)
-        folders = {"store": str(store), "root": str(home), "models": str(models or home / "models")}
+        folders = {"root": str(home), "models": str(models or home / "models")}
         families = {}
         for name, family in self.families.items():
             resolved = family.resolve(**folders)
@@ -57,9 +56,7 @@ class Scale:
     def with_models(self, models: Mapping[str, str]) -> Scale:
         """Return the scale with the user's own networks, by family; for pacs, {source} stands for the source domain."""
         changed = {
-            name: dataclasses.replace(
-                self.family(name), model=spec, network=f"{spec}, chosen by the user", train="", prepare=0
-            )
+            name: dataclasses.replace(self.family(name), model=spec, network=f"{spec}, chosen by the user", train="")
             for name, spec in models.items()
         }
         return dataclasses.replace(self, families={**self.families, **changed})

