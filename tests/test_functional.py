@@ -66,6 +66,10 @@ def test_residual_logit_by_hand() -> None:
     e_t, e_s, p_t, p_s = doubles(-5, -1), doubles(-4, -2), doubles(-3, -2.5), doubles(-6, -2)
     # 2·((-3 + 6) - (-5 + 4)) = 2·(3 + 1) = 8;  2·((-2.5 + 2) - (-1 + 2)) = 2·(-0.5 - 1) = -3
     close(F.residual_logit(e_t, e_s, p_t, p_s, beta=2.0), doubles(8, -3))
+    # With α = 1/2: 2·((-3 + 5) - (-6 + 4)/2) = 2·(2 + 1) = 6;  2·((-2.5 + 1) - (-2 + 2)/2) = -3
+    close(F.residual_logit(e_t, e_s, p_t, p_s, beta=2.0, contrast=0.5), doubles(6, -3))
+    # With α = 0 only the target counts: 2·(-3 + 5) = 4;  2·(-2.5 + 1) = -3
+    close(F.residual_logit(e_t, e_s, p_t, p_s, beta=2.0, contrast=0.0), doubles(4, -3))
     # A source model that had the same opinion leaves nothing.
     close(F.residual_logit(e_t, e_s, e_t, e_s, beta=2.0), doubles(0, 0))
 

@@ -51,24 +51,36 @@ def test_without(): pass
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
     arguments = [sys.executable, *map(str, command)]
-    return subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, timeout=LONG, check=False)
+    environment = {**ENVIRONMENT, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which start slowly
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=LONG, check=False)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the busy loops")
 def test_all_runs_are_made_under_their_load_and_failures_counted(tmp_path: Path) -> None:
     file = tmp_path / "test_some.py"
     file.write_text(TESTS)
-    ended = run(STRESS, "--suite", 2, "--loaded", 1, "--process", 2, "--loops", 3, file)
+    log = tmp_path / "runs.jsonl"
+    arguments = ("--suite", 2, "--loaded", 1, "--process", 2, "--loops", 1, "--log", log, file)
+    ended = run(STRESS, *arguments)
     assert ended.returncode == 1, ended.stderr
     assert (tmp_path / "log").read_text().split("\n") == [
         *("process 0", "other 0"),
-        *("process 3", "other 3"),
-        *("process 3", "process 3", ""),
+        *("process 1", "other 1"),
+        *("process 1", "process 1", ""),
     ]
     failed, passed = ended.stdout.splitlines()[-2:]
     assert failed.startswith("1 × FAILED ")
     assert failed.endswith("test_some.py::test_process")
     assert passed == "3 of 4 runs passed."
+    # The first two runs are in the log: the same command makes the other two, and counts all four.
+    (tmp_path / "log").unlink()
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:3]))
+    again = run(STRESS, *arguments)
+    assert (tmp_path / "log").read_text().split("\n") == ["process 1", "process 1", ""]
+    assert again.returncode == 1
+    other = run(STRESS, "--suite", 3, *arguments[2:])
+    assert other.returncode == 1
+    assert "give another --log" in other.stderr
     ended = run(STRESS, "--suite", 0, "--process", 1, "--loops", 0, file)
     assert ended.returncode == 0, ended.stdout
     assert ended.stdout.endswith("1 of 1 run passed.\n")

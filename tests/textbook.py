@@ -211,6 +211,7 @@ def cretta(
     *,
     lr: float = 1e-3,
     beta: float = 1.0,
+    contrast: float = 1.0,
     temperature: float = 1.0,
     reference: str = "running",
     predict: str = "after",
@@ -264,8 +265,8 @@ def cretta(
                     chosen = [(t, t % len(e_source)) for t in range(len(e_target))]
                 drawn = torch.rand(len(chosen), generator=generator, dtype=e_target.dtype)
                 for k, (t, s) in enumerate(chosen):
-                    learned = e_target[t] - e_source[s]
-                    known = p_target[t] - p_source[s] if objective == "residual" else 0.0
+                    learned = e_target[t] - contrast * e_source[s]
+                    known = p_target[t] - contrast * p_source[s] if objective == "residual" else 0.0
                     logit = beta * known - beta * learned
                     if weighting == "uniform":
                         weights.append(drawn[k])

@@ -72,13 +72,23 @@ def pair(target: Tensor, source: Tensor, how: str = "one_to_one") -> tuple[Tenso
 
 
 def residual_logit(
-    target: Tensor, source: Tensor, reference_target: Tensor, reference_source: Tensor, beta: float = 1.0
+    target: Tensor,
+    source: Tensor,
+    reference_target: Tensor,
+    reference_source: Tensor,
+    beta: float = 1.0,
+    contrast: float = 1.0,
 ) -> Tensor:
     """Return the contrastive residual logit, Eq. 3: l = β(E_φ(x_t) - E_φ(x_s)) - β(E_θ(x_t) - E_θ(x_s)).
+
+    With ``contrast`` α the source samples count less: l = β[(E_φ(x_t) - E_θ(x_t)) - α(E_φ(x_s) - E_θ(x_s))]. α = 1 is
+    Eq. 3. With α = 0, l grows as the target's energy falls below the source model's, and w = σ(-l) ends the descent.
 
     >>> residual_logit(torch.tensor(-5.0), torch.tensor(-4.0), torch.tensor(-3.0), torch.tensor(-6.0))
     tensor(4.)
     """
+    if contrast != 1:
+        return beta * ((reference_target - target) - contrast * (reference_source - source))
     return beta * ((reference_target - reference_source) - (target - source))
 
 

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,7 +22,9 @@ from cretta.augment import AUGMENTATIONS
 from cretta.bench.run import STREAMS, Run
 from cretta.buffer import SELECT
 from cretta.cli import app
+from cretta.cli.app import App
 from cretta.cli.datasets import NAMED
+from cretta.data import embedded
 from cretta.data.domains import Domain
 from cretta.data.make import PUBLISHED
 from cretta.data.registry import DATASETS
@@ -185,3 +188,23 @@ def test_messages_have_one_color_in_a_terminal() -> None:
     assert "module:callable" in message
     for environment in ({}, {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm-256color"}):
         assert run(*command, **environment).stderr == f"cretta: {message}"
+
+
+def test_warnings_for_the_user_are_notes_without_source_code() -> None:
+    group = App("test")
+
+    @group.command()
+    def first() -> None:
+        """Warn."""
+        warnings.warn("be careful", UserWarning, stacklevel=1)
+
+    @group.command()
+    def second() -> None:
+        """Do nothing."""
+
+    result = CliRunner().invoke(group, ["first"])
+    assert (result.exit_code, result.stderr) == (0, "note: be careful\n")
+
+
+def test_a_dataset_is_shown_without_its_pixels() -> None:
+    assert len(repr(embedded("test"))) < 300

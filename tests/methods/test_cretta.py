@@ -80,6 +80,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "source from target, pairwise": {"source": "target", "objective": "pairwise"},
     "source from target, nce": {"source": "target", "objective": "nce"},
     "beta": {"beta": 2.5},
+    "contrast": {"contrast": 0.3},
+    "contrast, cartesian, batch reference": {"contrast": 0.6, "pairs": "cartesian", "reference": "batch", "beta": 2.0},
+    "contrast, source from target": {"contrast": 0.5, "source": "target"},
+    "no contrast": {"contrast": 0.0, "beta": 2.0},
     "temperature": {"temperature": 2.5},
     "temperature and beta": {"temperature": 0.5, "beta": 0.4, "predict": "before"},
     "uniform": {"weighting": "uniform", "seed": 11},
@@ -321,7 +325,7 @@ def test_without_a_buffer_it_says_how_to_get_one() -> None:
         cretta.adapt(textbook.small_net(), "cretta")
 
 
-@pytest.mark.parametrize("options", [{"source": "target"}, {"objective": "target"}])
+@pytest.mark.parametrize("options", [{"source": "target"}, {"objective": "target"}, {"contrast": 0.0}])
 def test_what_needs_no_buffer_runs_without(options: dict[str, Any]) -> None:
     net, x = textbook.small_net(), textbook.batches((8,))[0]
     model = cretta.CreTTA(net, **options)
@@ -343,6 +347,27 @@ def test_a_buffer_of_other_images_is_refused_and_nothing_changes() -> None:
     textbook.assert_bits(model.state.snapshot(), before)
 
 
+@pytest.mark.parametrize("options", [{"objective": "pairwise"}, {"objective": "nce"}, {"weighting": "uniform"}])
+def test_the_weight_of_source_samples_needs_the_residual_objective(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=r"contrast=0.5 .*objective='residual' with weighting='adaptive'"):
+        cretta.CreTTA(textbook.small_net(), buffer_of(), contrast=0.5, **options)
+
+
+def test_without_contrast_the_descent_ends() -> None:
+    """The energy falls by a number of nats that w allows; plain descent of the energy does not end."""
+    net, x = textbook.small_net(), textbook.batches((8,))[0]
+    falls = {}
+    for name, options in {"no contrast": {"contrast": 0.0, "beta": 4.0}, "plain": {"objective": "target"}}.items():
+        model = cretta.CreTTA(net, lr=0.03, reference="batch", **options)
+        energies = [cretta.energy(model(x)).mean().item() for _ in range(200)]
+        falls[name] = energies[99] - energies[199]
+        if name == "no contrast":
+            assert model.last.weight is not None
+            assert model.last.weight < 1e-3
+            assert model.last.source_energy is None
+    assert 0 < 20 * falls["no contrast"] < falls["plain"]
+
+
 def test_uniform_weights_need_a_contrast() -> None:
     with pytest.raises(OptionError, match=r"objective='nce'.*'residual' or 'pairwise'"):
         cretta.CreTTA(textbook.small_net(), buffer_of(), weighting="uniform", objective="nce")
@@ -354,6 +379,8 @@ def test_uniform_weights_need_a_contrast() -> None:
         ("beta", 0, "above 0"),
         ("beta", -1.0, "above 0"),
         ("beta", float("nan"), "finite"),
+        ("contrast", -0.1, "at least 0"),
+        ("contrast", 1.5, "at most 1"),
         ("temperature", 0.0, "above 0"),
         ("reference", "eval", "'running', 'batch'"),
         ("pairs", "all", "'one_to_one', 'cartesian'"),
@@ -411,6 +438,7 @@ def test_the_signature_shows_the_options() -> None:
         "busy": "wait",
         "seed": 0,
         "beta": 1.0,
+        "contrast": 1.0,
         "temperature": 1.0,
         "reference": "running",
         "pairs": "one_to_one",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from cretta.cli.console import console, notices
+from cretta.cli.console import console, note, notices
 from cretta.errors import CrettaError
 from cretta.options import unknown
 
@@ -72,7 +73,14 @@ class Command(_ReadableTypes, TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; errors raised on purpose become messages that name its options."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                show_others = warnings.showwarning
+                warnings.showwarning = lambda message, category, *position, **details: (
+                    note(str(message))  # without the line of source code that Python adds
+                    if category is UserWarning
+                    else show_others(message, category, *position, **details)
+                )
+                return super().invoke(ctx)
         except CrettaError as error:
             _print_error(as_options(str(error), self.params))
             raise typer.Exit(2) from None

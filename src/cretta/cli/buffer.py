@@ -71,7 +71,6 @@ def build(
     from cretta.augment import AUGMENTATIONS
     from cretta.buffer import SELECT, SourceBuffer
     from cretta.cli.datasets import NAMED
-    from cretta.cli.predict import warnings_as_notes
     from cretta.cli.progress import detail_bars, task_updates
     from cretta.data.registry import DATASETS
     from cretta.predict import open_images
@@ -90,7 +89,7 @@ def build(
         side = DATASETS[dataset].side
         raise OptionError(f"--image-size: the images of {dataset} are of {side}x{side}; leave it out.")
     net = None if model is None else parse.model(model, architecture, classes, mean, std, device).net
-    with warnings_as_notes(), detail_bars() as bar:
+    with detail_bars() as bar:
         buffer = SourceBuffer.sample(
             images, share, select, seed, model=net, augment=augment, progress=task_updates(bar)
         )

@@ -134,7 +134,7 @@ def predict(
     if keep_state is not None and keep_state.suffix.lower() != ".safetensors":
         raise OptionError(f"--keep-state {keep_state}: expected a name that ends in .safetensors.")
     options = {"seed": seed, **parse.options(method, option or [], statistics=statistics, guard=guard)}
-    with warnings_as_notes():
+    with collapses_as_notes():
         opened = parse.model(model, architecture, classes, mean, std, device)
         names = opened.classes if class_names is None else read_class_names(class_names)
         sides = parse.size(size) if size else model_size(opened, images)
@@ -207,8 +207,8 @@ def _hash(path: Path) -> str | None:
 
 
 @contextmanager
-def warnings_as_notes() -> Iterator[None]:
-    """Print warnings that are meant for the user as notes; of the guard's only the first few."""
+def collapses_as_notes() -> Iterator[None]:
+    """Print the first few warnings of the guard as notes."""
     import warnings
 
     from cretta import CollapseWarning
@@ -218,9 +218,7 @@ def warnings_as_notes() -> Iterator[None]:
     def show(message: Warning | str, category: type[Warning], *position: Any, **details: Any) -> None:
         nonlocal collapses
         collapses += category is CollapseWarning
-        if category is UserWarning:
-            note(str(message))
-        elif category is not CollapseWarning:
+        if category is not CollapseWarning:
             show_others(message, category, *position, **details)
         elif collapses <= WARNINGS:
             note(f"{message}{' (others are in the column note)' if collapses == WARNINGS else ''}")

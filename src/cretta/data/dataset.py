@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -50,8 +50,8 @@ class ArrayDataset:
     """Images (N, H, W, 3) as bytes, labels (N,), the class names, and the domain they come from."""
 
     name: str
-    images: Pixels
-    labels: Labels
+    images: Pixels = field(repr=False)
+    labels: Labels = field(repr=False)
     classes: tuple[str, ...]
     domain: str = ""
 

@@ -29,6 +29,9 @@ class CreTTAOptions(Options):
         "BatchNorm statistics of the source model φ: of training, or as the adapting model's",
         among=("running", "batch"),
     )
+    contrast: float = number(
+        1.0, "α, the weight of the source samples in Eq. 3; with 0 the method needs no buffer", at_least=0, at_most=1
+    )
     pairs: str = choice("one_to_one", "which target and source samples are compared", among=("one_to_one", "cartesian"))
     objective: str = choice(
         "residual",
@@ -72,12 +75,15 @@ class CreTTA(Adapter[CreTTAOptions]):
         "pacs": {"lr": 1e-3, "beta": 1.0, "augment": "cifar100"},
         "fast": {"source_fraction": 0.2, "predict": "before"},
     }
-    without_buffer = ", or use source='target', which takes the least-energy half of each batch instead"
+    without_buffer = (
+        ", or use source='target', which takes the least-energy half of each batch instead, or contrast=0, "
+        "which uses no source samples"
+    )
 
     @property
     def reads_buffer(self) -> bool:
         """Whether source samples come from the buffer."""
-        return self.options.source == "buffer" and self.options.objective != "target"
+        return self.options.source == "buffer" and self.options.objective != "target" and self.options.contrast > 0
 
     def begin(self) -> None:
         """Check that options fit together, and start at the buffer's first sample."""
@@ -86,6 +92,11 @@ class CreTTA(Adapter[CreTTAOptions]):
             raise OptionError(
                 f"weighting='uniform' replaces w of a contrastive objective; objective={o.objective!r} has none. "
                 "Use objective='residual' or 'pairwise'."
+            )
+        if o.contrast != 1 and (o.objective != "residual" or o.weighting == "uniform"):
+            raise OptionError(
+                f"contrast={o.contrast} is the weight of the source samples in Eq. 3; objective={o.objective!r} with "
+                f"weighting={o.weighting!r} does not have it. Use objective='residual' with weighting='adaptive'."
             )
         # Uniform weights do not use the frozen model.
         self._residual = o.objective in ("residual", "nce", "nce_residual") and o.weighting == "adaptive"
@@ -120,7 +131,9 @@ class CreTTA(Adapter[CreTTAOptions]):
         target = energy(logits, o.temperature)
         if o.objective == "target":
             return Objective(functional.target_loss(target), logits)
-        if not self.reads_buffer:
+        if o.contrast == 0:
+            source = reference_source = torch.zeros_like(target)  # multiplied by 0 in the logit
+        elif not self.reads_buffer:
             low = target.detach().topk(max(1, len(x) // 2), largest=False).indices.sort().values
             source = target[low]
             reference_source = reference_target[low] if reference_target is not None else None
@@ -128,7 +141,8 @@ class CreTTA(Adapter[CreTTAOptions]):
             source = self._source_energy(images if images is not None else self._from_buffer(x)[0])
         assert source is not None
         loss, weight = self._loss(target, source, reference_target, reference_source)
-        self.note(source_energy=source.mean())
+        if o.contrast:
+            self.note(source_energy=source.mean())
         if weight is not None:
             self.note(weight=weight.mean())
         return Objective(loss if later is None else [loss, later], logits)
@@ -168,7 +182,7 @@ class CreTTA(Adapter[CreTTAOptions]):
             logit = functional.pairwise_logit(paired_target, paired_source, o.beta)
         else:
             paired_reference = functional.pair(reference_target, reference_source, o.pairs)
-            logit = functional.residual_logit(paired_target, paired_source, *paired_reference, o.beta)
+            logit = functional.residual_logit(paired_target, paired_source, *paired_reference, o.beta, o.contrast)
         if o.weighting == "uniform":
             weight = torch.rand(logit.shape, generator=self.generator, device=logit.device, dtype=logit.dtype)
             return functional.weighted_loss(paired_target, paired_source, weight, o.beta), weight

@@ -36,6 +36,7 @@ class CreTTA(cretta.CreTTA):
         seed: int = 0,
         beta: float = 1.0,
         reference: str = "running",
+        contrast: float = 1.0,
         pairs: str = "one_to_one",
         objective: str = "residual",
         weighting: str = "adaptive",
