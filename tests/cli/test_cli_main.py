@@ -202,7 +202,9 @@ def test_warnings_for_the_user_are_notes_without_source_code() -> None:
     def second() -> None:
         """Do nothing."""
 
-    result = CliRunner().invoke(group, ["first"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # in tests they are errors
+        result = CliRunner().invoke(group, ["first"])
     assert (result.exit_code, result.stderr) == (0, "note: be careful\n")
 
 
