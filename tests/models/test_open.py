@@ -163,29 +163,6 @@ def test_code_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sys.path == path
 
 
-def test_a_network_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """timm is not a dependency: a module with its interface stands for it."""
-
-    def create_model(name: str, *, pretrained: bool) -> nn.Module:
-        if (name, pretrained) != ("resnet50.a1_in1k", True):
-            raise RuntimeError(f"Unknown model ({name})")
-        net = textbook.small_net()
-        net.pretrained_cfg = {"mean": MEAN, "std": STD}  # type: ignore[assignment]
-        return net
-
-    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
-    net = nn.Sequential(Normalize(), textbook.small_net())
-    assert_same(open_model("timm:resnet50.a1_in1k").net, net, "tent", atol=1e-6)
-    assert torch.equal(
-        open_model("timm:resnet50.a1_in1k", mean=(0, 0, 0), std=(1, 1, 1)).net(STREAM[0]), net[1](STREAM[0])
-    )
-    with pytest.raises(ModelError, match=r"Unknown model \(resnet51\)"):
-        open_model("timm:resnet51")
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(OptionError, match=r"timm:resnet50 cannot be imported.*pip install timm$"):
-        open_model("timm:resnet50")
-
-
 @pytest.mark.parametrize("mean", [None, (0.5,), (0.5, 0.5, float("nan"))])
 def test_means_that_cannot_be_used(mean: Any) -> None:
     with pytest.raises(OptionError, match="mean="):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor, fx, nn
@@ -88,6 +89,23 @@ class Classifier(nn.Module):
     def normalize(self, x: Tensor) -> Tensor:
         """Return the images as the first layer expects them: `x` itself when there is no normalization."""
         return normalized(x, self.mean, self.std)
+
+    def save_pretrained(self, folder: str | Path, **options: Any) -> None:
+        """Write config.json and model.safetensors, as Hugging Face models have them; needs ``huggingface_hub``.
+
+        ``options`` are those of ``huggingface_hub.PyTorchModelHubMixin.save_pretrained``, such as
+        ``push_to_hub=True, repo_id="me/my-model"``.
+        """
+        from cretta.models import hub
+
+        hub.save_pretrained(self, folder, **options)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, **options: Any) -> Self:
+        """Return the network that :meth:`save_pretrained` wrote to a folder or to the Hugging Face hub."""
+        from cretta.models import hub
+
+        return hub.from_pretrained(cls, source, **options)
 
     def extra_repr(self) -> str:
         """Name depth, width (if it has them) and classes when printed."""

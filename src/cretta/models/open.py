@@ -6,9 +6,8 @@ import importlib
 import re
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch import nn
 
 from cretta.errors import ModelError, OptionError, StateError
 from cretta.models.classifier import Normalization, normalization, normalize_input
+from cretta.models.hub import is_pretrained, pretrained, stated_classes
 from cretta.models.weights import WEIGHTS, build, card, load, load_checkpoint, names, read_checkpoint
 from cretta.storage import tensorfile
 
@@ -32,7 +32,7 @@ class OpenedModel:
 
     net: nn.Module
     kind: str
-    """shipped, checkpoint or python."""
+    """shipped, checkpoint, pretrained or python."""
     classes: tuple[str, ...] = ()
     """Names of its classes, if it states them."""
     side: int | None = None
@@ -56,7 +56,8 @@ def open_model(
     - a checkpoint (.pt, .pth, .ckpt, .safetensors) of an ``architecture`` that cretta knows, with this number of
       ``classes``; a checkpoint of ``cretta train`` states both; no code in it is run;
     - ``module:callable``: imported, the current folder first, and called without arguments; it may also be a network;
-    - ``timm:name``: a pretrained network of timm, if that is installed, with its own normalization.
+    - ``timm:name``, ``torchvision:name``, ``hf:owner/name``: a pretrained network of timm, torchvision or Hugging Face,
+      where these are installed, with its own normalization.
 
     ``mean`` and ``std``, one number per channel, are for networks that expect normalized images: the images are
     normalized before.
@@ -75,6 +76,9 @@ def open_model(
     values = normalization(mean, std)
     if path.is_file():
         opened = _checkpoint(path, architecture, classes, values)
+    elif is_pretrained(spec):
+        net, labels, side = pretrained(spec, values)
+        opened = OpenedModel(net, "pretrained", labels, side)
     elif re.fullmatch(r"[\w.]+:[\w.]+", spec):
         opened = _python(spec, values)
     else:
@@ -139,19 +143,13 @@ def _python(spec: str, values: Normalization) -> OpenedModel:
     sys.path.insert(0, here)
     try:
         try:
-            target: Any = importlib.import_module(module)
-            if module == "timm":
-                target = partial(target.create_model, attribute, pretrained=True)
-            else:
-                target = attrgetter(attribute)(target)
+            target: Any = attrgetter(attribute)(importlib.import_module(module))
         # The user's code can raise anything, and its message says what to correct.
         except Exception as error:
-            advice = (
-                "Install it with: pip install timm"
-                if module == "timm"
-                else f"Give module:callable, as on the import line of a file in {here} or of an installed package."
-            )
-            raise OptionError(f"{spec} cannot be imported ({type(error).__name__}: {error}). {advice}") from error
+            raise OptionError(
+                f"{spec} cannot be imported ({type(error).__name__}: {error}). Give module:callable, as on the import "
+                f"line of a file in {here} or of an installed package."
+            ) from error
         if callable(target) and not isinstance(target, nn.Module):
             try:
                 target = target()
@@ -165,20 +163,6 @@ def _python(spec: str, values: Normalization) -> OpenedModel:
     if not isinstance(target, nn.Module):
         raise ModelError(f"{spec} gave a {type(target).__name__}; expected a torch.nn.Module that returns logits.")
     target.eval()
-    if values is None and module == "timm":
-        values = normalization(target.pretrained_cfg["mean"], target.pretrained_cfg["std"])  # type: ignore[index]
     if values is not None:
         normalize_input(target, *values)
-    return OpenedModel(target, "python", _own_classes(target))
-
-
-def _own_classes(net: nn.Module) -> tuple[str, ...]:
-    """Return the class names that a network states, as ``classes`` or (Hugging Face) as ``config.id2label``."""
-    class_names = getattr(net, "classes", ())
-    labels = getattr(getattr(net, "config", None), "id2label", None)
-    if isinstance(labels, Mapping):
-        class_names = [labels[number] for number in sorted(labels)]
-    if not isinstance(class_names, tuple | list) or not all(isinstance(name, str) for name in class_names):
-        return ()
-    # LABEL_0 means that there are no names; with a name that occurs twice, names do not identify classes.
-    return tuple(class_names) if len(set(class_names)) == len(class_names) and "LABEL_0" not in class_names else ()
+    return OpenedModel(target, "python", stated_classes(target))

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cretta.errors import OptionError, StateError
 from cretta.models.classifier import Channels, Classifier
+from cretta.models.hub import is_pretrained, pretrained
 from cretta.models.imagenet import EfficientNetLite0
 from cretta.models.resnet import Norm, ResNet
 from cretta.models.wide_resnet import WideResNet
@@ -49,17 +50,23 @@ def card(name: str) -> dict[str, Any]:
     if name not in index:
         raise OptionError(
             f"no model {name!r}: shipped with weights are {', '.join(sorted(index))}. "
-            "For an architecture without weights use build, for instance build('wrn-28-10', classes=100)."
+            "Other libraries' have a prefix: timm:, torchvision: or hf:. For an architecture without weights use "
+            "build, for instance build('wrn-28-10', classes=100)."
         )
     return index[name]
 
 
-def load(name: str) -> Classifier:
-    """Load a shipped model by name, on the CPU in eval mode.
+def load(name: str) -> nn.Module:
+    """Return a trained network by name, for images in [0, 1], on the CPU in eval mode.
+
+    ``name`` is that of shipped weights, or ``timm:resnet50.a1_in1k``, ``torchvision:resnet50``,
+    ``hf:microsoft/resnet-50`` (or ``hf:`` and a folder): a pretrained classifier of a library that is installed.
 
     >>> load("wrn-40-2-cifar10").classes
     10
     """
+    if is_pretrained(name):
+        return pretrained(name)[0]
     entry = card(name)
     try:
         content = (SHIPPED / entry["file"]).read_bytes()

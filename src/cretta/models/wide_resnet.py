@@ -68,7 +68,7 @@ class WideResNet(Classifier):
         if not 0.0 <= dropout < 1.0:
             raise OptionError(f"dropout={dropout!r}: expected a probability in [0, 1).")
         super().__init__(classes, mean, std)
-        self.depth, self.width = depth, check_integer("width", width, at_least=1)
+        self.depth, self.width, self.dropout = depth, check_integer("width", width, at_least=1), dropout
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.block1 = Stage(count, 16, 16 * width, 1, dropout)
         self.block2 = Stage(count, 16 * width, 32 * width, 2, dropout)
