@@ -44,7 +44,7 @@ def test_the_page_of_models_runs_and_names_every_kind(tmp_path: Path, monkeypatc
     assert names["model"](torch.rand(8, 3, 32, 32)).shape == (8, 10)
     assert names["opened"].kind == "shipped"
     page = (ROOT / "docs" / "models.md").read_text()
-    kinds = ("shipped", "checkpoint", "python")
+    kinds = ("shipped", "checkpoint", "pretrained", "python")
     assert [kind for kind in kinds if f"| `{kind}` |" not in page] == []
     assert "open_model" in cretta.models.__all__
 

@@ -35,7 +35,7 @@ def predict(
     ),
     model: str = option(
         ...,
-        "wrn-40-2-cifar10 (comes with cretta); timm:NAME; a checkpoint, with --architecture and --classes; or "
+        "wrn-40-2-cifar10 (comes with cretta); timm:NAME, torchvision:NAME or hf:NAME; a checkpoint, with --architecture and --classes; or "
         "module:callable.",
         MODEL,
     ),
