@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo quick test stress lint format dist browser clean
+.PHONY: help demo quick test stress lint docs docs-mkdocs docs-zensical format dist browser clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,8 +11,8 @@ help:  ## list these targets
 demo: $(VENV)/ready  ## set up, then show what adaptation does on real images
 	$(BIN)/cretta demo
 
-quick: $(VENV)/ready-to-test  ## set up, then run the tests that are neither slow nor start processes: about two minutes
-	$(BIN)/pytest --numprocesses auto -m "not slow and not process"
+quick: lint  ## set up, then run ruff, mypy and the fast tests: under a minute
+	$(BIN)/pytest --numprocesses auto --maxfail 5 -m "not slow and not process"
 
 test: lint browser  ## set up, then run ruff, mypy and all tests
 	$(BIN)/pytest --numprocesses auto
@@ -41,6 +41,14 @@ browser:
 		echo "no Chromium on this machine (set CHROMIUM=/path/to/chromium): tests of the report page will be skipped"; \
 	fi
 
+docs: docs-mkdocs docs-zensical  ## build the documentation into site/ without a warning, and again with Zensical
+
+docs-mkdocs: $(VENV)/ready-to-test
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=scripts $(BIN)/mkdocs build --strict --quiet
+
+docs-zensical: $(VENV)/ready-to-test
+	SITE=build/zensical PYTHONPATH=scripts $(BIN)/zensical build --strict --clean
+
 format: $(VENV)/ready-to-test  ## fix and format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -59,7 +67,7 @@ $(VENV)/ready: pyproject.toml constraints.txt hatch_build.py $(wildcard src/cret
 	@touch $@
 
 $(VENV)/ready-to-test: $(VENV)/ready
-	@$(INSTALL) --editable '.[test,lint]'
+	@$(INSTALL) --editable '.[test,lint,docs]'
 	@touch $@
 
 clean:  ## remove the environment and all caches

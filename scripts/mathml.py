@@ -1,4 +1,4 @@
-"""Math fences of the documentation as MathML, made when the site is built: no JavaScript and no network to show them."""
+"""Math fences of the documentation as MathML, made when the site is built, for browsers without a network."""
 
 from __future__ import annotations
 

@@ -2,51 +2,124 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
+import sys
+import tempfile
+import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from torch.utils.data import TensorDataset
 
 import cretta
-import textbook
+from processes import LONG
 
 ROOT = Path(__file__).parent.parent
+WRITER = runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))
 ARCHITECTURE = runpy.run_path(str(ROOT / "scripts" / "write_architecture.py"))
 
 
-def blocks(page: str, language: str = "python") -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
-
-
-def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    x = textbook.batches((8,))[0]
-    training_set = TensorDataset(textbook.source_images(60), torch.arange(60) % textbook.CLASSES)
-    names = {"net": textbook.small_net(), "training_set": training_set, "x": x}
-    examples = blocks("README.md")
-    assert len(examples) == 2
-    for block in examples:
-        exec(block, names)
-    assert isinstance(names["logits"], torch.Tensor)
-    assert names["logits"].shape == (8, textbook.CLASSES)
-    assert (tmp_path / "state.safetensors").is_file()
-
-
-def test_the_page_of_models_runs_and_names_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"net": textbook.small_net(), "x": textbook.batches((8,))[0]}
-    for block in blocks("docs/models.md"):
-        exec(block, names)
-    assert names["model"](torch.rand(8, 3, 32, 32)).shape == (8, 10)
-    assert names["opened"].kind == "shipped"
+def test_the_page_of_models_names_every_kind() -> None:
     page = (ROOT / "docs" / "models.md").read_text()
     kinds = ("shipped", "checkpoint", "pretrained", "python")
     assert [kind for kind in kinds if f"| `{kind}` |" not in page] == []
-    assert "open_model" in cretta.models.__all__
+
+
+def test_generated_parts_are_what_code_and_results_say() -> None:
+    written, names = WRITER["written"], WRITER["PARTS"]
+    text = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    assert [name for name in names if f"<!-- generated: {name} -->" not in text] == []
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert written(page.read_text()) == page.read_text(), f"{page.name}: run python scripts/write_docs.py"
+    assert (
+        written("<!-- generated: licenses -->\nold\n<!-- end -->") != "<!-- generated: licenses -->\nold\n<!-- end -->"
+    )
+
+
+def test_there_is_one_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/cretta/__init__.py"
+    assert f"\nversion: {cretta.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_addresses_agree() -> None:
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    assert f"repo_url: {source}\n" in (ROOT / "mkdocs.yml").read_text()
+    assert f"repository-code: {source}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_doctests_and_roles_become_markdown() -> None:
+    docstring = "See :func:`energy`.\n\n>>> 1 + 1\n2\n\nMore."
+    markdown = runpy.run_path(str(ROOT / "scripts" / "docstrings.py"))["markdown"]
+    assert markdown(docstring) == "See `energy`.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nMore."
+
+
+def test_equations_become_mathml() -> None:
+    fence = runpy.run_path(str(ROOT / "scripts" / "mathml.py"))["fence"]
+    text = fence("E = -T\n\n\\frac{a}{b}\n", "math", "math", {}, None)
+    assert text.count("<math ") == 2
+    assert "<mfrac><mrow><mi>a</mi></mrow><mrow><mi>b</mi></mrow></mfrac>" in text
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("builder", ["mkdocs", "zensical"])
+def test_the_site_is_built_without_a_warning(builder: str) -> None:
+    program = Path(sys.executable).parent / builder
+    if not program.is_file():
+        pytest.skip(f"{builder} is not installed: pip install 'cretta[docs]'")
+    with tempfile.TemporaryDirectory(dir=ROOT) as folder:  # Zensical writes below the project only
+        site = Path(folder) / "site"
+        environment = {**os.environ, "SITE": str(site), "PYTHONPATH": "scripts:src", "NO_MKDOCS_2_WARNING": "1"}
+        done = subprocess.run(
+            [program, "build", "--strict"],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LONG,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        start, theory = (site / "index.html").read_text(), (site / "theory" / "index.html").read_text()
+        assert "Keep an image classifier accurate" in start
+        assert "<math " in theory
+        assert "contrastive_loss" in (site / "api" / "functional" / "index.html").read_text()
+        # What a page loads when it is opened; links are only followed by readers.
+        loaded = re.findall(r"<(?:script|img|link rel=\"?stylesheet)[^>]*(?:src|href)=\"?(https?://[^\" >]+)", start)
+        assert loaded == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("github-workflows", ["workflows/ci.yml", "workflows/release.yml"]),
+        ("dependabot", ["dependabot.yml"]),
+        ("github-issue-forms", ["ISSUE_TEMPLATE/bug.yml", "ISSUE_TEMPLATE/idea.yml"]),
+        ("github-issue-config", ["ISSUE_TEMPLATE/config.yml"]),
+        ("citation-file-format", ["../CITATION.cff"]),
+    ],
+)
+def test_files_for_other_services_fit_their_schema(schema: str, files: list[str]) -> None:
+    pytest.importorskip("check_jsonschema", reason="pip install check-jsonschema")
+    paths = [str(ROOT / ".github" / file) for file in files]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *paths]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.process
+def test_workflows_have_no_known_weakness() -> None:
+    program = Path(sys.executable).parent / "zizmor"
+    if not program.is_file():
+        pytest.skip("zizmor is not installed: pip install zizmor")
+    command = [program, "--offline", "--quiet", ROOT / ".github"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_table_of_methods_is_what_the_code_says() -> None:

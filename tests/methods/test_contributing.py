@@ -1,4 +1,4 @@
-"""The methods printed in CONTRIBUTING, pasted into files as they stand, pass the checks of every method."""
+"""The methods printed in docs/writing-a-method.md, pasted into files as they stand, pass the checks of every method."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ cretta.methods.__path__.append(str(Path(__file__).parent / "methods"))
 
 
 def examples() -> dict[str, str]:
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "writing-a-method.md").read_text(), flags=re.DOTALL)
     return {re.findall(r'name = "(\w+)"', block)[0]: block for block in code}
 
 

@@ -35,8 +35,8 @@ def predict(
     ),
     model: str = option(
         ...,
-        "wrn-40-2-cifar10 (comes with cretta); timm:NAME, torchvision:NAME or hf:NAME; a checkpoint, with --architecture and --classes; or "
-        "module:callable.",
+        "wrn-40-2-cifar10 (comes with cretta); timm:NAME, torchvision:NAME or hf:NAME; a checkpoint, with "
+        "--architecture and --classes; or module:callable.",
         MODEL,
     ),
     output: Path = option(Path("predictions.parquet"), "File for the predictions (.parquet or .csv)."),

@@ -1,0 +1,110 @@
+"""Write the parts of the pages that follow from code and from measured results: python scripts/write_docs.py.
+
+A part is between the lines ``<!-- generated: name -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from cretta import models, paper
+from cretta.data.registry import RELEASES
+from cretta.models.weights import card
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs"
+CHOICE = PAGES / "results" / "choice.csv"
+SITUATIONS = ("shift after shift", "class after class", "single images", "no shift", "other buffers")
+
+
+def table(rows: Sequence[Sequence[str]], right: int = 0) -> str:
+    """Return rows, the first of which are headings, as a Markdown table whose last ``right`` columns are numbers."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    rules = ["---"] * (len(rows[0]) - right) + ["---:"] * right
+    return "\n".join([lines[0], f"|{'|'.join(rules)}|", *lines[1:]])
+
+
+def choice(situation: str) -> str:
+    """Return what was measured in a situation: the best accuracy and the lowest calibration error in bold."""
+    with CHOICE.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["situation"] == situation]
+    accuracy, error, gap = "accuracy %", "ECE %", "confidence − accuracy %"
+    best = {accuracy: max(float(row[accuracy]) for row in rows), error: min(float(row[error]) for row in rows)}
+    first = "source images" if situation == "other buffers" else "method"
+    cells = [(first, accuracy, error, gap)]
+    for row in sorted(rows, key=lambda row: (float(row[error]), -float(row[accuracy]))):
+        name = row["setting"] if first != "method" else f"`{row['method']}`"
+        if first == "method" and row["setting"]:
+            name += f", `{row['setting']}`"
+        marked = [f"**{row[key]}**" if float(row[key]) == value else row[key] for key, value in best.items()]
+        cells.append((name, *marked, row[gap].replace("-", "−")))
+    return table(cells, right=3)
+
+
+def model_cards() -> str:
+    """Return what the package states of each shipped network."""
+    parts = []
+    for name in models.names():
+        facts = card(name)
+        scores = ", ".join(f"{key}: {value}" for key, value in facts["scores"].items())
+        rows = [
+            ("", f"`{name}`"),
+            ("architecture", f"`{facts['architecture']}`"),
+            ("input", facts["input"]),
+            ("classes", ", ".join(facts["class_names"])),
+            ("trained on", facts["trained_on"]),
+            ("recipe", facts["recipe"]),
+            ("scores", scores),
+            ("license", facts["license"]),
+            ("sha256", f"`{facts['sha256'][:16]}…`"),
+        ]
+        parts.append(table(rows))
+    return "\n\n".join(parts)
+
+
+def licenses() -> str:
+    """Return the terms of every dataset that `cretta data` knows."""
+    rows = [("dataset", "license", "publisher's page")]
+    rows += [(f"`{name}`", release.license, f"<{release.page}>") for name, release in RELEASES.items()]
+    return table(rows)
+
+
+def items() -> str:
+    """Return the tables and figures of the paper, as `cretta reproduce --list` prints them."""
+    rows = [("item", "in the paper", "what it shows")]
+    rows += [(f"`{item.name}`", item.where, item.title) for item in paper.items().values()]
+    return table(rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "items of the paper": items,
+    "licenses": licenses,
+    "model cards": model_cards,
+    **{f"choice: {situation}": partial(choice, situation) for situation in SITUATIONS},
+}
+
+
+def written(text: str) -> str:
+    """Return a page with its generated parts written again."""
+
+    def part(match: re.Match[str]) -> str:
+        make = PARTS.get(match[2])
+        return match[0] if make is None else f"{match[1]}\n{make()}\n\n{match[3]}"
+
+    return re.sub(r"(<!-- generated: (.*?) -->\n).*?(<!-- end -->)", part, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    for page in sorted(PAGES.rglob("*.md")):
+        text = page.read_text()
+        if (new := written(text)) != text:
+            page.write_text(new)
+            print(f"written: {page.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
