@@ -21,7 +21,7 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, and the paragraph before it."""
+    """A fenced block, and the text of its section before it."""
 
     language: str
     code: str
@@ -35,7 +35,7 @@ def name(page: Path) -> str:
 def blocks(page: Path, language: str | None = None) -> list[Block]:
     text = page.read_text()
     every = [
-        Block(match["language"], match["code"], text[: match.start()].rstrip().rpartition("\n\n")[2])
+        Block(match["language"], match["code"], text[: match.start()].rpartition("\n## ")[2])
         for match in _FENCE.finditer(text)
     ]
     return [block for block in every if language in (None, block.language)]

@@ -47,7 +47,6 @@ def test_there_is_one_version() -> None:
 
 def test_addresses_agree() -> None:
     source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
-    assert f"repo_url: {source}\n" in (ROOT / "mkdocs.yml").read_text()
     assert f"repository-code: {source}\n" in (ROOT / "CITATION.cff").read_text()
 
 

@@ -6,9 +6,9 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import click
 import numpy as np
 import pytest
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
+import cretta
 import pages
 import textbook
 from cretta.cli import app
@@ -85,8 +86,8 @@ class PixelValues(nn.Module):
 @pytest.fixture
 def downloads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small networks in place of those that other libraries would download."""
-    monkeypatch.setattr(hub, "package_of", lambda name, purpose: None)
-    for library in hub.LIBRARIES:
+    for library, package in hub.LIBRARIES.items():
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
         net = PixelValues() if library == "hf" else textbook.small_net()
         monkeypatch.setitem(hub._READERS, library, lambda package, name, net=net: (net, None, None, None, ()))
 
@@ -96,11 +97,13 @@ def namespace(page: str) -> dict[str, Any]:
     count, generator = 60, torch.Generator().manual_seed(0)
     source, labels = textbook.source_images(count), torch.arange(count) % textbook.CLASSES
     names: dict[str, Any] = {
+        "cretta": cretta,
         "net": textbook.small_net(),
         "x": textbook.batches((8,))[0],
         "images": source,
         "labels": labels,
         "training_set": TensorDataset(source, labels),
+        "buffer": cretta.SourceBuffer(source, augment="none"),
         "probabilities": torch.rand(count, textbook.CLASSES, generator=generator).softmax(1),
     }
     if page == "docs/streams.md":
@@ -161,7 +164,7 @@ def check_command(arguments: list[str]) -> None:
     """Raise unless the command and its options exist."""
     command: Any = typer.main.get_command(app)
     rest = list(arguments)
-    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         assert rest[0] in command.commands, f"cretta {' '.join(arguments)}: no command {rest[0]!r}"
         command = command.commands[rest.pop(0)]
     options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
