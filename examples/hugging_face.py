@@ -11,7 +11,7 @@ config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, i
 net = ViTForImageClassification(config)
 
 # It has LayerNorm only, so batches of any size work. SAR is made for transformers.
-model = cretta.adapt(net, "sar", margin=10.0)
+model = cretta.adapt(net, "sar", entropy_margin=10.0)
 
 for x in torch.rand(3, 4, 3, 32, 32):
     logits = model(pixel_values=x)  # a tensor, where the network itself returns an object with .logits

@@ -18,7 +18,7 @@ from cretta.models.weights import card
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs"
 CHOICE = PAGES / "results" / "choice.csv"
-SITUATIONS = ("shift after shift", "class after class", "single images", "no shift", "other buffers")
+SITUATIONS = ("shift after shift", "class after class", "no shift")
 
 
 def table(rows: Sequence[Sequence[str]], right: int = 0) -> str:

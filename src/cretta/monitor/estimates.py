@@ -98,12 +98,12 @@ class SourceReference:
             )
         correct = logits.argmax(-1) == labels
         temperature = fit_temperature(logits, labels)
-        scaled, wrong = logits / temperature, int((~correct).sum())
+        scaled, errors = logits / temperature, int((~correct).sum())
         return cls(
             accuracy=float(correct.double().mean()),
             confidence=float(scaled.softmax(-1).amax(-1).mean()),
             temperature=temperature,
-            thresholds={name: _threshold(score(scaled), wrong) for name, score in SCORES.items()},
+            thresholds={name: _threshold(score(scaled), errors) for name, score in SCORES.items()},
             frequencies=torch.bincount(labels, minlength=logits.shape[1]).double().clamp(min=0.5),
             energies=energy(logits).sort().values,
         )
@@ -142,6 +142,6 @@ def _negative_entropy(logits: Tensor) -> Tensor:
 SCORES: dict[str, Any] = {"atc": _confidence, "atc_entropy": _negative_entropy}
 
 
-def _threshold(scores: Tensor, wrong: int) -> float:
-    """Return the score below which there are ``wrong`` scores."""
-    return float(scores.sort().values[wrong]) if wrong < len(scores) else float("inf")
+def _threshold(scores: Tensor, errors: int) -> float:
+    """Return the score below which there are ``errors`` scores."""
+    return float(scores.sort().values[errors]) if errors < len(scores) else float("inf")
