@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cretta import data, functional, methods, metrics, models, monitor, streams
+    from cretta import data, distributed, functional, methods, metrics, models, monitor, streams
     from cretta.adapter import Adapter
     from cretta.buffer import SourceBuffer
     from cretta.errors import (
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         BufferRequired,
         BusyError,
         CrettaError,
+        DistributedError,
         ModelError,
         NonFiniteStep,
         OptionError,
@@ -43,6 +44,7 @@ __all__ = [
     "CollapseWarning",
     "CreTTA",
     "CrettaError",
+    "DistributedError",
     "Facts",
     "Guard",
     "ModelError",
@@ -56,6 +58,7 @@ __all__ = [
     "StateError",
     "adapt",
     "data",
+    "distributed",
     "energy",
     "functional",
     "methods",
@@ -73,6 +76,7 @@ _MODULES = {
     "CollapseWarning": "monitor.collapse",
     "CreTTA": "methods.cretta",
     "CrettaError": "errors",
+    "DistributedError": "errors",
     "Facts": "method",
     "Guard": "monitor.collapse",
     "ModelError": "errors",

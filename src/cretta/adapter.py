@@ -16,6 +16,7 @@ from cretta.accelerate import Backend
 from cretta.buffer import SourceBuffer
 from cretta.checks import NO_LOGITS, NOT_FINITE, StepCheck, logits_error, raise_if_not_finite
 from cretta.errors import BatchError, BufferRequired, ModelError, NonFiniteStep, OptionError, SkipStep
+from cretta.distributed import Shard
 from cretta.export import with_fixed_statistics
 from cretta.functional import energy
 from cretta.inputs import InputRange
@@ -168,9 +169,16 @@ class Adapter(StatefulModule, Generic[OptionsT]):
 
     def _network(self, module: nn.Module, statistics: str, *, learns: bool) -> Network:
         o = self.options
-        norms = NormStatistics(module, statistics, o.batch_weight, self.state.average)
+        norms = NormStatistics(module, statistics, o.batch_weight, self.state.average, self.group)
         return Network(
-            module, norms, self._arguments, learns=learns, fuse=o.fuse, compiles=o.compile, precision=o.precision
+            module,
+            norms,
+            self._arguments,
+            learns=learns,
+            fuse=o.fuse,
+            compiles=o.compile,
+            precision=o.precision,
+            group=self.group,
         )
 
     # What a method may define. Only `objective` is required.
@@ -238,6 +246,8 @@ class Adapter(StatefulModule, Generic[OptionsT]):
             self._step.loss = loss.detach() if self._step.loss is None else self._step.loss + loss.detach()
             with torch.autocast(loss.device.type, enabled=False):
                 loss.backward()
+        if self.group is not None:
+            self.group.average_gradients(self.learnable.gradients())
 
     def step(self) -> None:
         """Let the optimizer move the parameters; raise :class:`NonFiniteStep` if loss or gradients are not finite."""
@@ -362,9 +372,11 @@ class Adapter(StatefulModule, Generic[OptionsT]):
             self.last = record
             if self.statistics in ("batch", "mixture"):
                 self._last_batch = x  # for export()
+            if isinstance(x, Shard):
+                x.group.count_step(self.learnable.flat)
         for callback in tuple(self._callbacks):
             callback(record)
-        return outcome.logits
+        return x.own(outcome.logits) if isinstance(x, Shard) else outcome.logits
 
     def _start(self, begun: Checkpoint) -> Checkpoint:
         """Begin an episode, count the batch, and return the moment to which a skipped step rolls back."""
@@ -527,7 +539,7 @@ class Adapter(StatefulModule, Generic[OptionsT]):
                 failure = self._failure(x, logits)
                 if failure is not None and failure.reason == NO_LOGITS:
                     raise logits_error(x)
-                return logits
+                return x.own(logits) if isinstance(x, Shard) else logits
             finally:
                 self.state.average.seen = {}
 
@@ -568,11 +580,23 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         return f"{type(self).__name__}({', '.join([type(self.net).__name__, *options])})"
 
     def _validate(self, batch: Tensor | Mapping[str, Any] | None, named: Mapping[str, Any]) -> Tensor:
-        """Return the batch as the networks take it; whether it is finite is checked together with the logits."""
+        """Return the batch as the networks take it; whether it is finite is checked together with the logits.
+
+        With a group, it is the batch of all ranks: if it cannot be used on one, all raise.
+        """
+        if self.group is None:
+            return self._own_rows(batch, named)
+        try:
+            x, problem = self._own_rows(batch, named), ""
+        except BatchError as error:
+            x, problem = torch.empty(0, device=self.device), str(error)
+        return self.group.shard(x, problem)
+
+    def _own_rows(self, batch: Tensor | Mapping[str, Any] | None, named: Mapping[str, Any]) -> Tensor:
         x = self._arguments.read(batch, named)
         if x.dim() < 2:
             raise BatchError(f"a batch of shape {tuple(x.shape)} has no batch dimension; add it with x.unsqueeze(0).")
-        if x.numel() == 0:
+        if x.numel() == 0 and (self.group is None or len(x)):
             raise BatchError(f"the batch is empty (shape {tuple(x.shape)}); pass at least one sample.")
         x = x.clone() if x.is_inference() else x.detach()
         if x.dim() == 4 and self.options.channels_last:

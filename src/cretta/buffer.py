@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from cretta import augment as augmentations
 from cretta import sampling
 from cretta.augment import AUGMENTATIONS, Augmentation
+from cretta.distributed import Shard
 from cretta.errors import BatchError, OptionError, StateError
 from cretta.storage import tensorfile
 
@@ -143,6 +144,10 @@ class SourceBuffer:
 
     def batch(self, start: int, count: int, *, like: Tensor | None = None) -> Tensor:
         """Return ``count`` images from ``start`` on, cycling; with the device, dtype and memory format of ``like``."""
+        if isinstance(like, Shard):
+            rows = range(start, start + count)[like.group.part(count)]
+            images = self.batch(rows.start, len(rows), like=like.rows)
+            return Shard.of(images, like.group.counts(count), like.group)
         index = torch.arange(start, start + count) % len(self)
         device = like.device if like is not None else self.images.device
         dtype = torch.float64 if like is not None and like.dtype == torch.float64 else torch.float32

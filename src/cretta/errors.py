@@ -36,6 +36,10 @@ class BusyError(CrettaError, RuntimeError):
     """Another thread is using this adapter at this moment. Nothing has changed."""
 
 
+class DistributedError(CrettaError, RuntimeError):
+    """Processes that share a model do not agree, or one of them has ended."""
+
+
 class SkipStep(CrettaError):  # noqa: N818  # a signal from a method to the adapter; users never see it raised
     """Raised by a method that does not learn from this batch; the adapter rolls back and records the reason.
 

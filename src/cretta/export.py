@@ -52,9 +52,8 @@ def _statistics_of(model: Network, x: Tensor) -> Statistics:
 
     def record(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def hook(layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            values = at_least_float32((args[0] if args else named["input"]).detach())
-            variance, mean = torch.var_mean(values, [a for a in range(values.dim()) if a != 1], correction=0)
-            calls.setdefault(name, []).append((mean, variance))
+            values = (args[0] if args else named["input"]).detach()
+            calls.setdefault(name, []).append(model.statistics.moments(values))
 
         return hook
 

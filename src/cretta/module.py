@@ -16,6 +16,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 
 from cretta import state
 from cretta.buffer import SourceBuffer
+from cretta.distributed import Group
 from cretta.errors import BusyError, ModelError, StateError
 from cretta.inputs import InputRange
 from cretta.method import Facts, Options, Record
@@ -48,6 +49,8 @@ class StatefulModule(nn.Module):
     model: Network
     """The adapting copy of ``net``: ``model(x)``, ``model.probe(x)``, ``model.source(x)``."""
     last: Record
+    group: Group | None = None
+    """The processes that share each batch, if any; see :meth:`distribute`."""
     _frozen: dict[str, Network]
     _inputs: InputRange
     _monitor: CollapseMonitor | None
@@ -93,7 +96,11 @@ class StatefulModule(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
         with self.exclusive():
-            tensorfile.write(path, self._snapshot(), {"kind": state.KIND, **self._description()})
+            description = {"kind": state.KIND, **self._description()}
+            if self.group is None:
+                tensorfile.write(path, self._snapshot(), description)
+            else:
+                self.group.on_first(lambda: tensorfile.write(path, self._snapshot(), description))
 
     def restore(self, path: str | Path) -> None:
         """Restore a state that :meth:`save` wrote for the same method and source model."""
@@ -153,6 +160,19 @@ class StatefulModule(nn.Module):
             clone = type(self)(self.net, self.buffer, **(self.changed_options() | options))  # type: ignore[call-arg]  # of Adapter
             clone._restore(self._snapshot())
             return clone
+
+    def distribute(self, group: Group) -> Self:
+        """Share every batch with the other processes of ``group``, all of which call this and every other method.
+
+        Each process passes its own images of a batch and gets their logits; what is learned is learned from all of
+        them, and is the same in all processes. Rank 0 saves. See :mod:`cretta.distributed`.
+        """
+        with self.exclusive():
+            group.require_same(self._description())
+            snapshot, self.group = self._snapshot(), group
+            self._build(self.net)
+            self._restore(snapshot)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         with self.exclusive():

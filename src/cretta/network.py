@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from torch.nn.modules.conv import _ConvNd
 
 from cretta.accelerate import Accelerator, Backend
+from cretta.distributed import Group
 from cretta.errors import BatchError, CrettaError, ModelError
 from cretta.functional import at_least_float32
 from cretta.normalization import NormStatistics, Role
@@ -131,7 +132,8 @@ def logits_of(output: object, batch: int) -> Tensor:
 class Network:
     """Calls a network and returns its logits in at least single precision.
 
-    With ``fuse``, the network may be replaced by a faster one that computes the same (:mod:`cretta.accelerate`).
+    With ``fuse``, the network may be replaced by a faster one that computes the same (:mod:`cretta.accelerate`). The
+    processes of a ``group`` each run their own rows of the batch, and all get the logits of all.
     """
 
     def __init__(
@@ -144,14 +146,18 @@ class Network:
         fuse: bool = False,
         compiles: str | None = None,
         precision: str = "full",
+        group: Group | None = None,
     ) -> None:
         self.module = module
         self.statistics = statistics
         self.arguments = arguments if arguments is not None else Arguments()
         self._precision = precision
+        self._group = group
         self._contiguous = False
         self._checked = False
         plain_because = "fuse=False" if not fuse else f"precision={precision!r}" if precision != "full" else None
+        if statistics.synchronizes:
+            plain_because = "statistics are those of several processes"
         self._accelerator = Accelerator(module, learns=learns, compile_mode=compiles, plain_because=plain_because)
 
     @property
@@ -175,6 +181,9 @@ class Network:
         return self._run(x, "source")
 
     def _run(self, x: Tensor, role: Role, *, plain: bool = False) -> Tensor:
+        counts: list[int] = []
+        if self._group is not None:
+            x, counts = self._group.rows(x)
         try:
             if not self._accelerator.chosen and not plain:
                 self.statistics.role = "probe"
@@ -182,8 +191,10 @@ class Network:
             self.statistics.role = role
             network = self.module if plain else self._accelerator.network(x, self.arguments)
             logits = self._logits(network, x)
+            if self._group is not None:
+                logits = self._group.gather(logits, counts)
         except (ValueError, RuntimeError) as error:
-            if isinstance(error, ModelError):
+            if isinstance(error, CrettaError):
                 raise
             explained = self._explain(x, str(error))
             if explained is None:

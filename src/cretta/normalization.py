@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from cretta.distributed import Group
 from cretta.errors import ModelError
 from cretta.functional import at_least_float32
 
@@ -69,23 +70,37 @@ class NormStatistics:
     ``batch``: those of the current batch. ``running``: those of training. ``mixture``: α · batch + (1 - α) · running.
     ``moving``: the same, with a moving average that starts at the running statistics and follows the stream instead of
     them. A source batch is not part of the stream: it is mixed with training's statistics.
+
+    With a ``group``, a batch is that of all its processes.
     """
 
-    def __init__(self, net: nn.Module, statistics: str, batch_weight: float, average: StreamAverage) -> None:
+    def __init__(
+        self, net: nn.Module, statistics: str, batch_weight: float, average: StreamAverage, group: Group | None = None
+    ) -> None:
         self.role: Role = "target"
         self.follows_stream = False
         self._statistics = statistics
         self._moving = statistics == "moving"
         self._batch_weight = batch_weight
         self._average = average
+        self._group = group
+        self.synchronizes = False
+        """Whether a forward pass exchanges statistics with other processes."""
         for name, module in norm_layers(net):
             if isinstance(module, nn.GroupNorm):
                 _transform_input(module, _avoid_channels_last)
             if not isinstance(module, _BatchNorm | _InstanceNorm):
                 continue
+            synchronizes = group is not None and isinstance(module, _BatchNorm) and statistics != "running"
+            self.synchronizes |= synchronizes
             if statistics == "batch" or (isinstance(module, _InstanceNorm) and statistics != "running"):
                 module.track_running_stats = False
                 module.running_mean = module.running_var = None
+                if synchronizes:
+                    first = next(iter([*net.parameters(), *net.buffers()]), torch.empty(0))
+                    module.running_mean = torch.zeros(module.num_features, device=first.device)
+                    module.running_var = torch.ones(module.num_features, device=first.device)
+                    _transform_input(module, self._blend(name, module))
             elif isinstance(module, _BatchNorm):
                 self._use_training_statistics(name, module, statistics)
 
@@ -101,6 +116,13 @@ class NormStatistics:
             )
         if statistics != "running":
             _transform_input(module, self._blend(name, module))
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of each channel of a batch, in at least single precision."""
+        if self._group is not None:
+            return self._group.moments(at_least_float32(x))
+        variance, mean = torch.var_mean(at_least_float32(x), [a for a in range(x.dim()) if a != 1], correction=0)
+        return mean, variance
 
     def effective(self, name: str, module: _BatchNorm, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and variance that a layer normalizes a batch with, from those of the batch."""
@@ -125,9 +147,8 @@ class NormStatistics:
         def blend(x: Tensor) -> Tensor:
             assert module.running_mean is not None
             assert module.running_var is not None
-            variance, mean = torch.var_mean(at_least_float32(x), [a for a in range(x.dim()) if a != 1], correction=0)
             running_mean, running_variance = at_least_float32(module.running_mean), at_least_float32(module.running_var)
-            mean, variance = self.effective(name, module, mean, variance)
+            mean, variance = self.effective(name, module, *self.moments(x))
             if self._moving and self.follows_stream and self.role == "target":
                 self._average.seen[name] = (mean.detach(), variance.detach())
             scale = torch.sqrt((running_variance + module.eps) / (variance + module.eps))
