@@ -1,7 +1,8 @@
 """Ranks that share the batches of an adapter: forked from one process that has everything imported.
 
-    python ranks.py FOLDER cases 3      what three ranks compute for each of CASES: FOLDER/cases-3-<rank>.pt
-    python ranks.py FOLDER killed       rank 1 of two is killed in the middle of a step, after a state was saved
+python ranks.py FOLDER cases 3      what three ranks compute for each of CASES: FOLDER/cases-3-<rank>.pt
+python ranks.py FOLDER nccl 2       the same on GPUs, for each method: FOLDER/nccl-2-<rank>.pt
+python ranks.py FOLDER killed       rank 1 of two is killed in the middle of a step, after a state was saved
 """
 
 from __future__ import annotations
@@ -131,19 +132,20 @@ CASES = METHODS | {
     "episodic": Case("tent", options={"episodic": True}),
     "a guard": Case("tent", options={"lr": 0.5, "guard": "rollback"}),
     "filters that select few": Case("eta", options={"entropy_margin": None, "redundancy_margin": None}),
-    "a reset within a batch": Case("sar", options={"reset_below": 0.5}),
+    "a reset within a batch": Case("sar", options={"reset_below": 1.0}),
+    "one or two generated images": Case("tea", batches=functools.partial(stream, (2, 1, 2))),
     "batches of several sizes": Case("tent", batches=functools.partial(stream, (7, 1, 2, 9, 4))),
     "a value that is not a number": Case("cretta", batches=with_nan),
     "an image far outside": Case("cretta", batches=far_outside),
     "an image far outside, no buffer": Case("tent", batches=far_outside),
-    "a learning rate that is too large": Case("tent", options={"lr": 1e30, "predict": "after"}),
+    "a learning rate that is too large": Case("tent", options={"lr": 1e38, "predict": "after"}),
     "gradients of own images": Case("tent", broken="gradients"),
     "statistics of own images": Case("tent", broken="statistics"),
 }
 
 
 def split(count: int, size: int, *, even: bool) -> list[int]:
-    """Return how many images each rank has: nearly the same, or most of them the first and, of three, the second none."""
+    """Return the images of each rank: nearly the same; or the first most of them and, of three, the second none."""
     if even:
         return [(rank + 1) * count // size - rank * count // size for rank in range(size)]
     first = (3 * count + 3) // 4
@@ -218,7 +220,9 @@ def check_errors(group: Group, folder: Path) -> None:
     assert "no such folder" not in message(
         cretta.StateError if rank == 0 else own, lambda: model.save(folder / "missing" / "state.safetensors")
     )
-    assert "the same options" in message(own, lambda: Case("tent", options={"lr": 0.1 + rank}).model().distribute(group))
+    assert "the same options" in message(
+        own, lambda: Case("tent", options={"lr": 0.1 + rank}).model().distribute(group)
+    )
     assert "the same threads" in message(own, lambda: other_threads(group))
     torch.set_num_threads(1)
     model.distribute(Group(check_every=2))
@@ -231,6 +235,22 @@ def check_errors(group: Group, folder: Path) -> None:
 def other_threads(group: Group) -> None:
     torch.set_num_threads(1 + group.rank)
     Case("tent").model().distribute(group)
+
+
+def run_on_gpus(group: Group, folder: Path) -> None:
+    """Run each method on a GPU per rank."""
+
+    def part(x: Tensor) -> Tensor:
+        return x[group.part(len(x))].cuda()
+
+    results = {}
+    for name, case in METHODS.items():
+        model = case.model().to("cuda").distribute(group)
+        results[name, True] = [
+            (value.cpu() if isinstance(value, Tensor) else value, record)
+            for value, record in outcomes(model, case.batches(), part)
+        ]
+    torch.save(results, folder / f"nccl-{group.size}-{group.rank}.pt")
 
 
 def save_and_be_killed(group: Group, folder: Path) -> None:
@@ -251,8 +271,15 @@ def rank_process(work: Callable[[Group, Path], None], folder: Path, name: str, r
         return process
     code = 1
     try:
+        on_gpus = work is run_on_gpus
+        if on_gpus:
+            torch.cuda.set_device(rank)
         dist.init_process_group(
-            "gloo", f"file://{folder}/{name}", rank=rank, world_size=size, timeout=timedelta(seconds=LONG)
+            "nccl" if on_gpus else "gloo",
+            f"file://{folder}/{name}",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=LONG),
         )
         work(join(), folder)
         dist.destroy_process_group()
@@ -267,8 +294,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     folder, mode = Path(sys.argv[1]), sys.argv[2]
-    size = int(sys.argv[3]) if mode == "cases" else 2
-    work = run_cases if mode == "cases" else save_and_be_killed
+    size = int(sys.argv[3]) if len(sys.argv) > 3 else 2
+    work = {"cases": run_cases, "nccl": run_on_gpus, "killed": save_and_be_killed}[mode]
     ranks = [rank_process(work, folder, f"{mode}-{size}", rank, size) for rank in range(size)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]
     print(*codes)

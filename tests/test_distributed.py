@@ -59,7 +59,7 @@ def largest_difference(shared: list[dict[Any, Any]], name: str, *, even: bool) -
     largest = 0.0
     of_ranks = zip(*(results[name, even] for results in shared), strict=True)
     for (expected, record), parts in zip(alone(ranks.CASES[name]), of_ranks, strict=True):
-        assert all(of_rank == record for _, of_rank in parts)
+        assert ranks.CASES[name].broken or all(of_rank == record for _, of_rank in parts)
         if isinstance(expected, str):
             assert all(message == expected for message, _ in parts)
         else:
@@ -132,4 +132,7 @@ def test_join_says_how_to_start_processes(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs two GPUs")
 def test_nccl_ranks_equal_one_process(tmp_path: Path) -> None:
-    raise AssertionError
+    assert start(tmp_path, "nccl", 2) == [0, 0], "".join(path.read_text() for path in tmp_path.glob("error-*"))
+    of_ranks = [torch.load(tmp_path / f"nccl-2-{rank}.pt") for rank in range(2)]
+    for name in ranks.METHODS:
+        assert largest_difference(of_ranks, name, even=True) <= 1e-4  # one process computes it on the CPU

@@ -15,8 +15,8 @@ from typing_extensions import TypeVar
 from cretta.accelerate import Backend
 from cretta.buffer import SourceBuffer
 from cretta.checks import NO_LOGITS, NOT_FINITE, StepCheck, logits_error, raise_if_not_finite
-from cretta.errors import BatchError, BufferRequired, ModelError, NonFiniteStep, OptionError, SkipStep
 from cretta.distributed import Shard
+from cretta.errors import BatchError, BufferRequired, ModelError, NonFiniteStep, OptionError, SkipStep
 from cretta.export import with_fixed_statistics
 from cretta.functional import energy
 from cretta.inputs import InputRange

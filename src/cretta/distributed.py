@@ -30,7 +30,7 @@ from cretta.errors import BatchError, DistributedError, OptionError
 from cretta.storage import tensorfile
 
 TIMEOUT = 30.0
-"""Seconds that a rank waits for the others. A rank that is killed is noticed at once, one that hangs after this time."""
+"""Seconds that a rank waits for the others: one that is killed is noticed at once, one that hangs after this time."""
 CHECK_EVERY = 100
 """Steps after which ranks compare their parameters."""
 LOST = (
@@ -153,7 +153,7 @@ class Group:
             counts = self.counts(len(x))
             rows = _Take.apply(x, self)
         self.has_rows = len(rows) > 0
-        return rows if self.has_rows else rows.new_zeros((1, *rows.shape[1:])), counts
+        return rows if self.has_rows else torch.cat([rows, rows.new_zeros((1, *rows.shape[1:]))]), counts
 
     def gather(self, logits: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the logits of all ranks, from those of the rows that :meth:`rows` returned."""
@@ -316,7 +316,7 @@ class _Moments(torch.autograd.Function):
             raise ValueError("Expected more than 1 value per channel")  # as PyTorch does
         mean = total / count
         variance = (squares / count - mean.square()).clamp(min=0)
-        ctx.group = group
+        ctx.group, ctx.has_rows = group, group.has_rows
         ctx.save_for_backward(x, mean.to(x.dtype), count)
         return mean.to(x.dtype), variance.to(x.dtype)
 
@@ -324,6 +324,8 @@ class _Moments(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         x, mean, count = ctx.saved_tensors
         by_mean, by_variance = (ctx.group.sum(torch.stack(gradients).double()) / count).to(x.dtype)
+        if not ctx.has_rows:
+            return torch.zeros_like(x), None
         shape = [-1 if axis == 1 else 1 for axis in range(x.dim())]
         scale = (2 * by_variance).view(shape)
         return torch.addcmul((by_mean - 2 * by_variance * mean).view(shape), x, scale), None

@@ -2,6 +2,7 @@
 
 from cretta.bench.benchmarks import Benchmark, benchmark
 from cretta.bench.context import RunContext
+from cretta.bench.engines import Engine, engine
 from cretta.bench.grid import Listener, expand, product, run_all
 from cretta.bench.result import BatchRow, Measures, Result
 from cretta.bench.run import Buffer, Run
@@ -13,6 +14,7 @@ __all__ = [
     "Benchmark",
     "Buffer",
     "Domain",
+    "Engine",
     "Listener",
     "Measures",
     "Result",
@@ -20,6 +22,7 @@ __all__ = [
     "RunContext",
     "Store",
     "benchmark",
+    "engine",
     "expand",
     "product",
     "run_all",

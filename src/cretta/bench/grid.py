@@ -129,13 +129,12 @@ def run_all(
     Runs that other processes work on come last.
     """
     listener = listener or Listener()
-    keys = {run: context.key(run) for run in runs}
-    # Runs on the same images one after another: these are then read once.
-    waiting = sorted(keys, key=lambda run: (run.data, str(run.domains), run.images or 0, run.seed))
+    keys = sorted_keys(runs, context)
+    waiting = list(keys)
     while waiting:
         busy: list[Run] = []
         for run in waiting:
-            result = _result(run, keys[run], store, context, listener, save_every)
+            result = result_of(run, keys[run], store, context, listener, save_every)
             if result is None:
                 busy.append(run)
             else:
@@ -145,7 +144,17 @@ def run_all(
         waiting = busy
 
 
-def _result(
+def sorted_keys(runs: Sequence[Run], context: RunContext) -> dict[Run, str]:
+    """Return the keys of valid runs, those on the same images one after another: these are then read once."""
+    keys = {run: context.key(run) for run in runs}
+    return dict(sorted(keys.items(), key=lambda item: _images_of(item[0])))
+
+
+def _images_of(run: Run) -> tuple[str, str, int, int]:
+    return run.data, str(run.domains), run.images or 0, run.seed
+
+
+def result_of(
     run: Run, key: str, store: Store, context: RunContext, listener: Listener, save_every: float
 ) -> Result | None:
     """Return the stored or computed result; None while another process works on it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-MODEL, IMAGES, STREAM, ADAPTATION = "Model", "Images", "Stream", "Adaptation"
+MODEL, IMAGES, STREAM, ADAPTATION, WORK = "Model", "Images", "Stream", "Adaptation", "Workers"
 """Headings in the help of commands with many options."""
 
 
@@ -34,6 +34,22 @@ MEAN = option(None, "Channel means, for a model that expects normalized images: 
 STD = option(None, "Channel standard deviations, together with --mean: 0.229,0.224,0.225", MODEL)
 DEVICE = option("auto", "auto (a GPU if there is one), cpu, cuda or cuda:1.")
 ROOT = option(None, "Folder of all datasets.", shown="$CRETTA_DATA, else ~/.cache/cretta")
+ENGINE = option(
+    "serial", "Where runs are executed: serial (here), local (processes of this machine) or ray (a cluster).", WORK
+)
+WORKERS = option(
+    None, "Runs executed at the same time.", WORK, shown="as many as there are cores, or fit the cluster", min=1
+)
+THREADS = option(
+    None,
+    "Threads of each worker; results are the same, bit for bit, for the same number.",
+    WORK,
+    shown="1; PyTorch's own number if serial",
+    min=1,
+)
+ADDRESS = option(
+    None, "Address of a Ray cluster: auto, or host:port.", WORK, shown="$RAY_ADDRESS, else one started on this machine"
+)
 STORE = option(Path("results"), "Folder in which results are stored.")
 TABLE_FORMATS = option(None, "Table format: md, latex or csv; can be repeated.", shown="all three")
 FIGURE_FORMATS = option(None, "Figure format: png, svg or pdf; can be repeated.", shown="all three")

@@ -8,7 +8,20 @@ from pathlib import Path
 from cretta.cli import parse
 from cretta.cli.app import app
 from cretta.cli.console import check_folder, console, count, duration, print_table, say
-from cretta.cli.options import DEVICE, FIGURE_FORMATS, ROOT, STORE, TABLE_FORMATS, argument, flag, option
+from cretta.cli.options import (
+    ADDRESS,
+    DEVICE,
+    ENGINE,
+    FIGURE_FORMATS,
+    ROOT,
+    STORE,
+    TABLE_FORMATS,
+    THREADS,
+    WORKERS,
+    argument,
+    flag,
+    option,
+)
 from cretta.errors import OptionError
 
 
@@ -32,6 +45,10 @@ def reproduce(
     table: list[str] | None = TABLE_FORMATS,
     figure: list[str] | None = FIGURE_FORMATS,
     device: str = DEVICE,
+    engine: str = ENGINE,
+    workers: int | None = WORKERS,
+    threads: int | None = THREADS,
+    address: str | None = ADDRESS,
 ) -> None:
     """Run any table or figure of the paper again, and see its numbers beside those measured here.
 
@@ -43,9 +60,13 @@ def reproduce(
 
         # what two items would take at a scale of hours
         cretta reproduce main cost --scale quick --plan
+
+        # the same on all nodes of a Ray cluster
+        cretta reproduce main cost --scale quick --engine ray --address auto
     """
     from cretta import paper
     from cretta.bench import RunContext, Store
+    from cretta.bench import engine as make_engine
     from cretta.bench.estimate import estimate
     from cretta.cli.execute import execute
     from cretta.report.content import Chart, Table
@@ -57,6 +78,7 @@ def reproduce(
         rows = [(entry.name, entry.where, entry.title) for entry in paper.items().values()]
         print_table(rows, ("item", "in the paper", "what it shows"))
         return
+    workers_of = make_engine(engine, workers=workers, threads=threads, address=address)
     if output is not None:
         check_folder(output, "--output")
     chosen = [paper.get(name) for name in item] if item else list(paper.items().values())
@@ -79,7 +101,7 @@ def reproduce(
         console.print(f"{count(len(due), 'run')}, each once: about {duration(seconds)} here.")
         return
     start = time.monotonic()
-    results = execute(due, results_store, context)
+    results = execute(due, results_store, context, workers_of)
     drawn = [part for entry in chosen for part in entry.show(results, sized, missing)]
     measured = [paper.measured(part) for part in drawn]
     content = [part for part in measured if part is not None]

@@ -7,7 +7,7 @@ from pathlib import Path
 from cretta.cli import parse
 from cretta.cli.app import app
 from cretta.cli.console import console
-from cretta.cli.options import ADAPTATION, DEVICE, MODEL, ROOT, STORE, STREAM, option
+from cretta.cli.options import ADAPTATION, ADDRESS, DEVICE, ENGINE, MODEL, ROOT, STORE, STREAM, THREADS, WORKERS, option
 
 
 @app.command(resumable=True)
@@ -46,6 +46,10 @@ def run(
     store: Path = STORE,
     root: Path | None = ROOT,
     device: str = DEVICE,
+    engine: str = ENGINE,
+    workers: int | None = WORKERS,
+    threads: int | None = THREADS,
+    address: str | None = ADDRESS,
 ) -> None:
     r"""Compare methods on streams of shifted images; results are stored, and none is computed twice.
 
@@ -57,9 +61,11 @@ def run(
         cretta run --stream dirichlet --delta 0.1 --method all --images 1000
         cretta run --stream gradual --shift fog --method tent --images 500
         cretta run --option 'beta=0.5|1|2' --seed 0 --seed 1 --seed 2
+        cretta run --method all --shift all --engine local --workers 8
     """
     from cretta import methods
     from cretta.bench import Buffer, Domain, Run, RunContext, Store, expand
+    from cretta.bench import engine as make_engine
     from cretta.bench.benchmarks import is_folder
     from cretta.cli.datasets import note_order
     from cretta.cli.execute import execute
@@ -69,6 +75,7 @@ def run(
     from cretta.report.summary import summary_tables
     from cretta.report.terminal import terminal
 
+    chosen = make_engine(engine, workers=workers, threads=threads, address=address)
     context = RunContext(root, parse.device(device))
     benchmark = context.benchmark(data, size)
     base = Run(
@@ -99,6 +106,6 @@ def run(
         folders = benchmark.training().classes
         if folders != context.classes(model)[: len(folders)]:
             note_order(Path(data), folders)
-    results = execute(runs, Store(store), context)
+    results = execute(runs, Store(store), context, chosen)
     for table in summary_tables(grouped(results.values())):
         console.print(terminal(table, console.width))

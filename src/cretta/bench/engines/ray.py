@@ -1,0 +1,109 @@
+"""Workers that are tasks on a Ray cluster, an existing one or one of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Self
+
+from cretta.bench.context import RunContext
+from cretta.bench.engines.worker import Ended, Event, Lost, Task, Work
+from cretta.errors import OptionError, StateError
+
+OBJECTS = 100 * 2**20
+"""Bytes of Ray's object store on this machine: results are small."""
+PROCESS = 2**30
+"""Bytes of a process with PyTorch and some images, without a model."""
+COPIES = 4
+"""How often the weights of a model are in memory: itself, θ, φ, and weights in the layout of the kernels."""
+MANY = 1000
+"""Runs that are submitted at most; the cluster starts as many as it has room for."""
+
+
+class RayWorkers:
+    """Runs as Ray tasks, each with the resources that its model needs."""
+
+    def __init__(self, work: Work, context: RunContext, count: int | None, address: str | None) -> None:
+        self.capacity = count or MANY
+        self._work = work
+        self._context = context
+        self._count = count
+        self._address = address or os.environ.get("RAY_ADDRESS")
+        self._tasks: dict[Any, Task] = {}
+        self._memory = cache(self._memory_of)
+
+    def __enter__(self) -> Self:
+        try:
+            import ray
+        except ImportError as error:
+            raise OptionError("engine='ray' needs Ray, which is not installed: pip install 'cretta[ray]'.") from error
+        self._ray = ray
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+        try:
+            if self._address is not None:
+                ray.init(self._address, **quiet)
+            else:
+                os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+                cores = (self._count or os.cpu_count() or 1) * self._work.threads
+                ray.init("local", num_cpus=cores, include_dashboard=False, object_store_memory=OBJECTS, **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise StateError(
+                f"address={self._address!r}: a Ray cluster cannot be reached there ({error}); start one by "
+                "`ray start --head`, or leave the address out to use this machine."
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ray.shutdown()
+
+    def submit(self, task: Task) -> None:
+        """Start a task. It is not retried by Ray: the caller does, and counts how often."""
+        options = {
+            "num_cpus": self._work.threads,
+            "num_gpus": int(self._work.device.startswith("cuda")),
+            "memory": self._memory(task.run.model),
+            "max_retries": 0,
+            "num_returns": "streaming",
+            "name": f"{task.run.method} {task.run.domains[0]}",
+        }
+        self._tasks[self._ray.remote(_execute).options(**options).remote(self._work, task)] = task
+
+    def event(self) -> tuple[Task, Event]:
+        """Wait for the next report of a task, or its end."""
+        exceptions = self._ray.exceptions
+        (reports, *_), _ = self._ray.wait(list(self._tasks), num_returns=1, fetch_local=False)
+        task = self._tasks.pop(reports)
+        try:
+            event: Event = self._ray.get(next(reports))
+        except exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+        except (exceptions.RayError, StopIteration) as error:
+            return task, Lost(str(error).strip().split("\n")[0] or type(error).__name__)
+        if not isinstance(event, Ended):
+            self._tasks[reports] = task  # at the end: others come first
+        return task, event
+
+    def _memory_of(self, model: str) -> int:
+        weights = self._context.model(model).state_dict().values()
+        return PROCESS + COPIES * sum(value.nbytes for value in weights if hasattr(value, "nbytes"))
+
+
+def _execute(work: Work, task: Task) -> Iterator[Event]:
+    """Execute a run in another thread, and yield its reports when they come."""
+    reports: SimpleQueue[Event | BaseException | None] = SimpleQueue()
+
+    def execute() -> None:
+        try:
+            work.execute(task, reports.put)
+            reports.put(None)
+        except BaseException as error:
+            reports.put(error)
+
+    Thread(target=execute, daemon=True).start()
+    while (report := reports.get()) is not None:
+        if isinstance(report, BaseException):
+            raise report
+        yield report

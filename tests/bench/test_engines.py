@@ -1,0 +1,316 @@
+"""Every engine gives the store that one process gives, whatever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import BASE
+
+from cretta.bench import Domain, Listener, Result, Run, RunContext, Store, engine, product
+from cretta.bench.engines.collect import LOSSES, collect
+from cretta.bench.engines.worker import Ended, Lost, Task, Work
+from cretta.errors import DistributedError, OptionError, StateError
+from processes import ENVIRONMENT, LONG, command
+
+HERE = Path(__file__).parent
+STREAMS = tuple(Domain.parse_all(name) for name in ("fog/5", "contrast/5", "clean"))
+# Not rewritten, because a rewritten network does not run its Python code.
+GRID = product(
+    dataclasses.replace(BASE, model="mortal:network"),
+    method=("source", "bn_adapt", "tent", "cretta"),
+    domains=STREAMS,
+    seed=(0, 1),
+    fuse=(False,),
+)
+
+
+class Computed(Listener):
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.batches = 0
+
+    def batch(self, run: Run, row: Any) -> None:
+        self.batches += 1
+
+    def ends(self, run: Run, result: Result, *, stored: bool) -> None:
+        if not stored:
+            self.runs.append(run)
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What workers inherit; and the number of threads, which an engine sets."""
+    path = os.pathsep.join([str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def need_ray(name: str) -> None:
+    if name == "ray":
+        pytest.importorskip("ray", reason="the extra cretta[ray] is not installed")
+
+
+def contents(folder: Path) -> dict[str, Result]:
+    """Return all results of a store, without the time that they took."""
+    store = Store(folder)
+    results = {
+        result.key: dataclasses.replace(
+            result, rows=tuple(dataclasses.replace(row, seconds=0.0) for row in result.rows)
+        )
+        for result in store
+    }
+    assert not store.set_aside
+    assert not [path.name for path in folder.iterdir() if path.suffix not in (".parquet", ".lock")]
+    return results
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    folder, threads = tmp_path_factory.mktemp("serial"), torch.get_num_threads()
+    done = dict(engine("serial", threads=1).run_all(GRID, Store(folder), RunContext()))
+    torch.set_num_threads(threads)
+    assert list(map(len, (done, GRID))) == [24, 24]
+    return contents(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["local", "ray"])
+def test_two_workers_give_the_store_of_one_process_though_one_is_killed(
+    serial: dict[str, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    need_ray(name)
+    (tmp_path / "kill").touch()
+    monkeypatch.setenv("CRETTA_KILL", str(tmp_path))
+    heard, store = Computed(), Store(tmp_path / "store")
+    results = dict(engine(name, workers=2).run_all(GRID, store, RunContext(), heard, save_every=0.0))
+    assert not (tmp_path / "kill").exists()
+    assert sorted(map(repr, heard.runs)) == sorted(map(repr, GRID))
+    assert results.keys() == set(GRID)
+    assert heard.batches >= 24 * 3
+    assert contents(store.folder) == serial
+    again = Computed()
+    assert dict(engine(name, workers=2).run_all(GRID, store, RunContext(), again)) == results
+    assert not again.runs
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["local", "ray"])
+def test_a_killed_command_is_continued_by_the_next(serial: dict[str, Result], tmp_path: Path, name: str) -> None:
+    need_ray(name)
+    arguments = ["run", "--model", "mortal:network", "--images", 60, "--batch-size", 20, "--buffer", 40]
+    arguments += ["--option", "fuse=false", "--seed", 0, "--seed", 1, "--store", tmp_path, "--engine", name]
+    arguments += ["--workers", 2]
+    for method in ("source", "bn_adapt", "tent", "cretta"):
+        arguments += ["--method", method]
+    for stream in STREAMS:
+        arguments += ["--shift", stream[0]]
+    stop = ("cretta.cli.execute:RunProgress.ends", 7, signal.SIGKILL)
+    options: dict[str, Any] = {"env": ENVIRONMENT | dict(os.environ), "cwd": HERE, "capture_output": True, "text": True}
+    killed = subprocess.run(command(*arguments, stop=stop), timeout=LONG, check=False, **options)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    finished = set(Store(tmp_path).keys())
+    assert 6 <= len(finished) < 24
+    times = {key: Store(tmp_path).path(key).stat().st_mtime_ns for key in finished}
+    done = subprocess.run(command(*arguments), timeout=LONG, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    stored = re.search(r"(\d+) of 24 runs are in", done.stdout)
+    assert stored is not None
+    assert int(stored[1]) >= len(finished)
+    results = contents(tmp_path)
+    assert len(results) == 24
+    assert times == {key: Store(tmp_path).path(key).stat().st_mtime_ns for key in finished}
+    # The command uses presets, which only some methods have.
+    same = [result for result in results.values() if result.run.preset is None]
+    assert len(same) == 12
+    assert all(result == serial[result.key] for result in same)
+
+
+@contextlib.contextmanager
+def ray_node(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a node of a Ray cluster with all its processes in one process group, and end them."""
+    folder.mkdir()
+    program = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    program += ["--num-cpus", "1", "--object-store-memory", str(100 * 2**20), "--temp-dir", str(folder)]
+    with (folder / "log").open("w") as log:
+        node = subprocess.Popen([*program, *map(str, arguments)], stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield node
+    finally:
+        end(node)
+
+
+def end(node: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(node.pid, signal.SIGKILL)
+    node.wait(LONG)
+
+
+def wait_until(condition: Callable[[], bool], *processes: subprocess.Popen[bytes]) -> None:
+    """Wait for a condition while the processes live."""
+    limit = time.monotonic() + LONG
+    while not condition():
+        assert all(process.poll() is None for process in processes), "a process has ended"
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+
+
+CALLER = """
+import json, sys
+from test_engines import GRID, Computed
+from cretta.bench import RunContext, Store, engine
+heard = Computed()
+done = dict(engine("ray", address=sys.argv[2]).run_all(GRID, Store(sys.argv[1]), RunContext(), heard, save_every=0.0))
+assert len(done) == len(set(heard.runs)) == 24
+print(json.dumps({"computed": len(heard.runs)}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_cluster_of_two_nodes_continues_when_one_is_killed(
+    serial: dict[str, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_ray("ray")
+    requests, store = tmp_path / "requests", tmp_path / "store"
+    requests.mkdir()
+    (requests / "wait").touch()
+    monkeypatch.setenv("CRETTA_KILL", str(requests))  # before the nodes start: workers inherit it
+    with contextlib.ExitStack() as stack:
+        # Ray's sockets are in this folder, and their paths must be short.
+        short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)))
+        head = stack.enter_context(ray_node(short / "a", "--head", "--port", 0, "--include-dashboard", "false"))
+        current = short / "a" / "ray_current_cluster"
+        wait_until(lambda: current.exists() and bool(current.read_text()), head)
+        address = current.read_text().strip()
+        other = stack.enter_context(ray_node(short / "b", "--address", address))
+        program = [sys.executable, "-c", CALLER, str(store), address]
+        caller = subprocess.Popen(program, cwd=HERE, stdout=subprocess.PIPE)
+        stack.callback(caller.kill)
+        # Both nodes have one core: two processes that wait in a run are on one node each.
+        wait_until(lambda: len(list(requests.glob("waits-*"))) == 2, head, other, caller)
+        nodes = {os.getsid(int(path.name.partition("-")[2])) for path in requests.glob("waits-*")}
+        assert nodes == {head.pid, other.pid}
+        end(other)
+        (requests / "wait").unlink()
+        output, _ = caller.communicate(timeout=LONG)
+        assert caller.returncode == 0
+        assert json.loads(output) == {"computed": 24}
+    assert contents(store) == serial
+
+
+def test_a_worker_that_does_not_see_the_store_returns_its_results(serial: dict[str, Result], tmp_path: Path) -> None:
+    store, events = Store(tmp_path), list[Any]()
+    with Work.shared(store, RunContext(), threads=1, save_every=0.0) as work:
+        task = Task(GRID[0], RunContext().key(GRID[0]))
+        elsewhere = dataclasses.replace(work, store=tmp_path / "missing")
+        elsewhere.execute(task, events.append)
+    assert events[0] == 60
+    assert [row.batch for row in events[1:-1]] == [0, 1, 2]
+    assert not store.keys()
+    workers = Always(events[-1])
+    assert [run for run, _ in collect(deque([task]), workers, store, Listener())] == [task.run]
+    assert contents(tmp_path) == {task.key: serial[task.key]}
+
+
+def test_a_worker_with_other_files_is_an_error(tmp_path: Path) -> None:
+    with (
+        Work.shared(Store(tmp_path), RunContext(), threads=1, save_every=0.0) as work,
+        pytest.raises(StateError, match="differ from those where the command was started"),
+    ):
+        work.execute(Task(GRID[0], "another key"), print)
+    assert not list(tmp_path.iterdir())
+
+
+class Always:
+    """Workers that report one event for each run, in this order, and the last one again and again."""
+
+    capacity = 1
+
+    def __init__(self, *events: Any) -> None:
+        self.events = events
+        self.submitted: list[Task] = []
+
+    def submit(self, task: Task) -> None:
+        self.submitted.append(task)
+
+    def event(self) -> tuple[Task, Any]:
+        return self.submitted[-1], self.events[min(len(self.submitted), len(self.events)) - 1]
+
+
+def test_a_run_that_always_loses_its_worker_ends_the_grid(tmp_path: Path) -> None:
+    workers = Always(Lost("it was killed"))
+    with pytest.raises(DistributedError, match=rf"{LOSSES + 1} workers were lost.*because it was killed"):
+        list(collect(deque([Task(GRID[0], "key")]), workers, Store(tmp_path), Listener()))
+    assert len(workers.submitted) == LOSSES + 1
+
+
+def test_runs_of_other_processes_come_last(tmp_path: Path, serial: dict[str, Result]) -> None:
+    tasks = [Task(result.run, result.key) for result in serial.values()][:2]
+    results = [Ended(serial[task.key], stored=False) for task in tasks]
+    busy = Ended(None, stored=False)
+    workers = Always(busy, results[1], busy, results[0])
+    done = list(collect(deque(tasks), workers, Store(tmp_path), Listener()))
+    assert [run for run, _ in done] == [tasks[1].run, tasks[0].run]
+    assert [tasks.index(task) for task in workers.submitted] == [0, 1, 0, 0]
+
+
+@pytest.mark.process
+def test_an_error_in_a_worker_is_the_caller_s(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text(
+        "import torch\nfrom tiny import Network\n"
+        "class Fails(Network):\n    def forward(self, x):\n        raise ValueError('a defect of the network')\n"
+        "def network():\n    torch.manual_seed(0)\n    return Fails()\n"
+    )
+    sys.path.insert(0, str(tmp_path))  # workers look for modules where their caller does
+    try:
+        run = dataclasses.replace(GRID[0], model="fails:network")
+        with pytest.raises(ValueError, match="a defect of the network"):
+            list(engine("local", workers=1).run_all([run], Store(tmp_path / "store"), RunContext()))
+    finally:
+        sys.path.remove(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("slurm", {}, "engine"),
+        ("serial", {"workers": 2}, "use engine='local' or 'ray'"),
+        ("local", {"address": "auto"}, "use engine='ray'"),
+    ],
+)
+def test_options_that_do_not_fit(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        engine(name, **options)
+
+
+def test_threads_are_set(tmp_path: Path) -> None:
+    ((_, result),) = engine("serial", threads=2).run_all([BASE], Store(tmp_path), RunContext())
+    assert torch.get_num_threads() == 2
+    assert result.provenance["machine"]["threads"] == 2
+
+
+def test_without_ray_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(OptionError, match=r"pip install 'cretta\[ray\]'"):
+        list(engine("ray").run_all([BASE], Store(tmp_path), RunContext()))
