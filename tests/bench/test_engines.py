@@ -23,7 +23,7 @@ from tiny import BASE
 
 from cretta.bench import Domain, Listener, Result, Run, RunContext, Store, engine, product
 from cretta.bench.engines.collect import LOSSES, collect
-from cretta.bench.engines.worker import Ended, Lost, Task, Work
+from cretta.bench.engines.worker import IDENTITY, Ended, Lost, Task, Work
 from cretta.errors import DistributedError, OptionError, StateError
 from processes import ENVIRONMENT, LONG, command
 
@@ -79,7 +79,9 @@ def contents(folder: Path) -> dict[str, Result]:
         for result in store
     }
     assert not store.set_aside
-    assert not [path.name for path in folder.iterdir() if path.suffix not in (".parquet", ".lock")]
+    assert not [
+        path.name for path in folder.iterdir() if path.suffix not in (".parquet", ".lock") and path.name != IDENTITY
+    ]
     return results
 
 
@@ -221,10 +223,10 @@ def test_a_cluster_of_two_nodes_continues_when_one_is_killed(
 
 def test_a_worker_that_does_not_see_the_store_returns_its_results(serial: dict[str, Result], tmp_path: Path) -> None:
     store, events = Store(tmp_path), list[Any]()
-    with Work.shared(store, RunContext(), threads=1, save_every=0.0) as work:
-        task = Task(GRID[0], RunContext().key(GRID[0]))
-        elsewhere = dataclasses.replace(work, store=tmp_path / "missing")
-        elsewhere.execute(task, events.append)
+    work = Work.on(store, RunContext(), threads=1, save_every=0.0)
+    assert Work.on(store, RunContext(), threads=1, save_every=0.0) == work
+    task = Task(GRID[0], RunContext().key(GRID[0]))
+    dataclasses.replace(work, identity="of another store").execute(task, events.append)
     assert events[0] == 60
     assert [row.batch for row in events[1:-1]] == [0, 1, 2]
     assert not store.keys()
@@ -234,12 +236,10 @@ def test_a_worker_that_does_not_see_the_store_returns_its_results(serial: dict[s
 
 
 def test_a_worker_with_other_files_is_an_error(tmp_path: Path) -> None:
-    with (
-        Work.shared(Store(tmp_path), RunContext(), threads=1, save_every=0.0) as work,
-        pytest.raises(StateError, match="differ from those where the command was started"),
-    ):
+    work = Work.on(Store(tmp_path), RunContext(), threads=1, save_every=0.0)
+    with pytest.raises(StateError, match="differ from those where the command was started"):
         work.execute(Task(GRID[0], "another key"), print)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == [IDENTITY]
 
 
 class Always:

@@ -76,7 +76,8 @@ class Engine:
                 listener.ends(run, result, stored=True)
                 yield run, result
         if due:
-            with Work.shared(store, context, self.threads, save_every) as work, self._start(work, context) as workers:
+            work = Work.on(store, context, self.threads, save_every)
+            with self._start(work, context) as workers:
                 yield from collect(due, workers, store, listener)
 
     def _start(self, work: Work, context: RunContext) -> AbstractContextManager[Workers]:

@@ -7,8 +7,7 @@ import os
 import platform
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +20,10 @@ from cretta.bench.result import BatchRow, Result
 from cretta.bench.run import Run
 from cretta.bench.store import Store
 from cretta.errors import StateError
+from cretta.storage import atomic_write
+
+IDENTITY = ".identity"
+"""A file by which a worker on another machine knows whether it sees the folder of the store."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +58,8 @@ class Work:
     """What all runs of a grid share."""
 
     store: Path
-    marker: str
-    """A file in the store. A worker that sees it claims and stores its runs itself, as every process on a store."""
+    identity: str
+    """A worker that reads the same in the store claims and stores its runs itself, as every process on a store."""
     root: Path | None
     device: str
     threads: int
@@ -67,18 +70,17 @@ class Work:
     """Where Python looks for modules, such as that of the user's own network."""
 
     @classmethod
-    @contextmanager
-    def shared(cls, store: Store, context: RunContext, threads: int, save_every: float) -> Iterator[Work]:
-        """Yield the work on a store, while its marker exists."""
+    def on(cls, store: Store, context: RunContext, threads: int, save_every: float) -> Work:
+        """Return the work on a store; its identity is written if it has none yet."""
         folder = store.folder.absolute()
-        marker = folder / f".workers.{uuid.uuid4().hex}"
-        marker.touch()
+        identity = folder / IDENTITY
+        if not identity.exists():
+            with atomic_write(identity) as temporary:
+                temporary.write_text(uuid.uuid4().hex)
         root = None if context.root is None else context.root.absolute()
         path = tuple(entry for entry in sys.path if entry)
-        try:
-            yield cls(folder, marker.name, root, str(context.device), threads, save_every, os.getcwd(), path)
-        finally:
-            marker.unlink(missing_ok=True)
+        device = str(context.device)
+        return cls(folder, identity.read_text(), root, device, threads, save_every, os.getcwd(), path)
 
     def execute(self, task: Task, report: Callable[[Event], None]) -> None:
         """Execute a run in this process, and report what happens."""
@@ -91,7 +93,8 @@ class Work:
                 "those where the command was started; install the same files on all machines."
             )
         listener = _Reports(report)
-        if (self.store / self.marker).is_file():
+        identity = self.store / IDENTITY
+        if identity.is_file() and identity.read_text() == self.identity:
             result = result_of(task.run, key, Store(self.store), context, listener, self.save_every)
             if result is None:
                 report(Ended(None, stored=False))
