@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -35,20 +34,18 @@ def test_build_is_sample_and_save(tmp_path: Path) -> None:
         assert word in told
     shown = done("show", output)
     assert "10; images of each: 3 to 4" in shown
-    assert buffer.labels is not None
-    counts = buffer.labels.bincount().tolist()
-    bars = [line.split() for line in shown.splitlines() if "█" in line]
-    assert [(int(bar[0]), int(bar[-1])) for bar in bars] == list(enumerate(counts))
-    assert len(next(bar[1] for bar in bars if bar[-1] == "4")) == 30
 
 
 @pytest.mark.filterwarnings("ignore:the buffer has images of")
 @pytest.mark.parametrize("select", ["confident", "uncertain"])
 def test_select_by_what_a_model_says(select: str, tmp_path: Path) -> None:
     test = embedded("test")
-    np.savez(tmp_path / "own.npz", images=test.images[:40], labels=test.labels[:40])
+    for number, (image, label) in enumerate(zip(test.images[:40], test.labels[:40], strict=True)):
+        folder = tmp_path / "own" / str(label)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{number}.png")
     output = tmp_path / "source.safetensors"
-    command = ["build", tmp_path / "own.npz", "--output", output, "--size", "0.2", "--select", select]
+    command = ["build", tmp_path / "own", "--output", output, "--size", "0.2", "--select", select]
     done(*command, "--model", "wrn-40-2-cifar10", "--augment", "none")
     net = cretta.models.load("wrn-40-2-cifar10")
     with torch.no_grad():
@@ -75,7 +72,6 @@ def test_folders_scaled_to_what_the_model_takes(tmp_path: Path) -> None:
     told = done("build", tmp_path / "train", "--output", output, "--size", "0.4", "--image-size", "16")
     assert "4, each 3 x 16 x 16" in told
     assert "2; images of each: 2" in told
-    assert "█" not in told
     flat = tmp_path / "train" / "cat"
     told = done("build", flat, "--output", output, "--size", 2, "--image-size", "8x9", "--overwrite")
     assert "2, each 3 x 8 x 9" in told

@@ -42,7 +42,7 @@ def test_arrays_are_those_of_numpy_with_the_severities_one_after_the_other(tmp_p
     made = Maker(corruptions=["fog", "snow", "fog"], seed=3, progress=lambda *call: heard.append(call)).arrays(
         source, tmp_path / "out"
     )
-    assert (made.new, made.present, made.sources) == (400, 0, 40)
+    assert (made.new, made.present) == (400, 0)
     for name in ("fog", "snow"):
         whole = np.concatenate([corrupt(source.images, name, severity, seed=3) for severity in range(1, 6)])
         np.save(tmp_path / "expected.npy", whole)
@@ -118,16 +118,14 @@ def test_jpeg_keeps_names_and_comes_close(tmp_path: Path) -> None:
     assert np.abs(near[0][0].astype(int) - exact[0][0]).mean() < 12
 
 
-def test_images_scaled_first_or_only_some(tmp_path: Path) -> None:
+def test_images_scaled_first(tmp_path: Path) -> None:
     source = photos(tmp_path / "photos")
-    scaled = Maker(corruptions=["contrast"], severities=[1]).folder(source, tmp_path / "scaled", size=16, images=3)
-    assert (scaled.new, scaled.sources) == (3, 3)
+    scaled = Maker(corruptions=["contrast"], severities=[1]).folder(source, tmp_path / "scaled", size=16)
+    assert scaled.new == 20
     read = image_folder(scaled.folder / "contrast" / "1")
     assert np.array_equal(
         read.read(range(3)), CorruptedDataset(image_folder(source, size=16), "contrast", 1).read(range(3))
     )
-    with pytest.raises(OptionError, match="images=21: give an integer from 1 to 20"):
-        Maker(corruptions=["contrast"]).folder(source, tmp_path / "more", images=21)
 
 
 def test_images_without_classes_and_at_any_depth(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import copy
 import csv
 import itertools
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -113,15 +114,18 @@ def test_interrupted_anywhere_and_continued_it_gives_the_same_bytes(tmp_path: Pa
     train(small(count), model(), recipe, tmp_path / "whole.safetensors", progress=lambda now: sides.append(now.side))
     assert sorted(set(sides)) == [20, 24, 28, 32]
 
-    def stop(news: Progress) -> None:
-        if news.step in (1, 5):
+    def stop(last: int, news: Progress) -> None:
+        steps.append(news.step)
+        if news.step == last:
             raise KeyboardInterrupt
 
     path = tmp_path / "cut.safetensors"
-    for _ in range(2):
+    steps: list[int] = []
+    for last in (2, 6):
         with pytest.raises(KeyboardInterrupt):
-            train(small(count), model(), recipe, path, progress=stop)
+            train(small(count), model(), recipe, path, save_every=0, progress=partial(stop, last))
         assert not path.exists()
+    assert steps == [1, 2, 2, 3, 4, 5, 6]
     train(small(count), model(), recipe, path)
     assert _without_time(tmp_path / "cut.csv") == _without_time(tmp_path / "whole.csv")
     whole, cut = load_file(tmp_path / "whole.safetensors"), load_file(path)

@@ -17,9 +17,6 @@ from cretta.errors import OptionError
 if TYPE_CHECKING:
     from cretta.buffer import SourceBuffer
 
-BAR = 30
-SHOWN = 20
-
 buffer_app = App("Build and show buffers: small, class-balanced sets of source images.")
 app.add_typer(buffer_app, name="buffer")
 
@@ -28,7 +25,7 @@ app.add_typer(buffer_app, name="buffer")
 def build(
     dataset: str = argument(
         ...,
-        "Training images: a folder, with or without one folder per class; a .npy or .npz file; or embedded "
+        "Training images: a folder, with or without one folder per class; a .npy file; or embedded "
         "(1 000 CIFAR-10 images that come with cretta), cifar10, cifar100 or tiny-imagenet.",
     ),
     output: Path = option(..., "File for the buffer (.safetensors)."),
@@ -128,6 +125,3 @@ def _facts(buffer: SourceBuffer, file: Path) -> Iterator[tuple[str, str]]:
         return
     least, most = min(counts.values()), max(counts.values())
     yield "classes", f"{len(counts)}; images of each: {least if least == most else f'{least} to {most}'}"
-    if least < most and len(counts) <= SHOWN:
-        for label, count in sorted(counts.items()):
-            yield f"  {label}", f"{'█' * max(1, round(BAR * count / most))} {count}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +16,6 @@ READERS = {
     "tiny-imagenet-c": 'cretta.data.tiny_imagenet_c("{folder}", "{corruption}", severity={severity})',
 }
 READ_FOLDER = 'cretta.data.image_folder("{folder}/{corruption}/{severity}")'
-READ_ARRAY = 'cretta.data.numpy_file("{folder}/{corruption}.npy", "{folder}/labels.npy")'
 
 
 @data_app.command("make", resumable=True)
@@ -31,7 +29,6 @@ def data_make(
     severity: list[int] | None = option(None, "A severity from 1 to 5, for image files; can be repeated.", shown="all"),
     validation: bool = flag("--validation", "Also make the four corruptions that are meant for tuning."),
     seed: int = SEED,
-    images: int | None = option(None, "Only this number of images, the first ones, for a trial.", shown="all"),
     parameters: str | None = option(None, "Strengths: cifar, tiny or imagenet.", shown="by the size of the image"),
     format: str | None = option(
         None,
@@ -60,7 +57,6 @@ def data_make(
     from cretta.cli.progress import progress_bar
     from cretta.data.corruptions import CORRUPTIONS, SEVERITIES, VALIDATION_CORRUPTIONS
     from cretta.data.make import PUBLISHED, Format, Maker
-    from cretta.data.registry import dataset_path
 
     corruptions = list(dict.fromkeys((corruption or list(CORRUPTIONS)) + list(VALIDATION_CORRUPTIONS) * validation))
     if target not in PUBLISHED and not Path(target).is_dir():
@@ -69,7 +65,6 @@ def data_make(
         check_folder(output, "--output")
     if target in PUBLISHED and size is not None:
         raise OptionError(f"--size {size}: {target} has the size it is published with; leave it out.")
-    _check_frost(corruptions, lambda: dataset_path(target.removesuffix("-c"), root) if target in PUBLISHED else None)
     with progress_bar() as progress:
         task = progress.add_task("reading", total=None)
 
@@ -78,29 +73,12 @@ def data_make(
 
         maker = Maker(corruptions, severity or SEVERITIES, seed, parameters, workers, show)
         if target in PUBLISHED:
-            made = maker.published(target, output, root=root, images=images, format=cast("Format | None", format))
+            made = maker.published(target, output, root=root, format=cast("Format | None", format))
         else:
-            made = maker.folder(target, output, images=images, size=size, format=cast("Format", format or "png"))
+            made = maker.folder(target, output, size=size, format=cast("Format", format or "png"))
     there = f", {made.present} {'was' if made.present == 1 else 'were'} there" if made.present else ""
     say(f"{count(made.new, 'image')} made{there}: {made.folder}")
-    reader = READERS.get(target, READ_FOLDER)
-    if images is not None:
-        say(f"Made of the first {count(made.sources, 'image')}, not of all.")
-        reader = READ_FOLDER if target not in PUBLISHED[:2] else READ_ARRAY
-    shown = reader.format(folder=made.folder, corruption=corruptions[0], severity=(severity or SEVERITIES)[-1])
+    shown = READERS.get(target, READ_FOLDER).format(
+        folder=made.folder, corruption=corruptions[0], severity=(severity or SEVERITIES)[-1]
+    )
     say(f"Read it with {shown}")
-
-
-def _check_frost(corruptions: list[str], check_first: Callable[[], object]) -> None:
-    """Raise, before the work, if the images that frost needs are missing; ``check_first`` reports what comes before."""
-    from cretta.data.corruptions import check_corruption
-
-    if "frost" not in corruptions:
-        return
-    try:
-        check_corruption("frost", 1, 0, None)
-    except OptionError as error:
-        check_first()
-        rest = " ".join(f"--corruption {name}" for name in corruptions if name != "frost")
-        without = f"To leave it out: {rest}" if rest else "There is nothing else to make"
-        raise OptionError(f"{error}. {without}") from None

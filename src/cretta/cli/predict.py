@@ -30,9 +30,7 @@ WARNINGS = 3
 @app.command(resumable=True)
 def predict(
     ctx: typer.Context,
-    images: Path = argument(
-        ..., "A folder of images, flat, nested or with one folder per class; or a .npy or .npz file."
-    ),
+    images: Path = argument(..., "A folder of images, flat, nested or with one folder per class; or a .npy file."),
     model: str = option(
         ...,
         "wrn-40-2-cifar10 (comes with cretta); timm:NAME, torchvision:NAME or hf:NAME; a checkpoint, with "
@@ -123,7 +121,6 @@ def predict(
     from cretta.predict import open_images
     from cretta.predict import predict as predict_images
     from cretta.predict.advice import batch_advice, in_folders, label_advice
-    from cretta.predict.images import model_size
 
     def advise(hints: Iterator[str]) -> None:
         for hint in hints:
@@ -137,7 +134,9 @@ def predict(
     with collapses_as_notes():
         opened = parse.model(model, architecture, classes, mean, std, device)
         names = opened.classes if class_names is None else read_class_names(class_names)
-        sides = parse.size(size) if size else model_size(opened, images)
+        sides = parse.size(size)
+        if sides is None and opened.side is not None and images.is_dir():  # an array keeps the size it has
+            sides = opened.side, opened.side
         dataset = open_images(images, size=sides, labeled=labeled, classes=names)
         adapter = _adapter(opened.net, method, buffer, preset, options)
         if continue_from is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,21 +19,11 @@ from cretta.options import unknown
 if TYPE_CHECKING:
     from cretta.data import ImageDataset
     from cretta.report.content import Chart
-    from cretta.training import Progress, Row, Trained
+    from cretta.training import Progress, Recipe, Row, Trained
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """All that a checkpoint needs so that `--resume` can continue the training."""
-
-    dataset: str
-    architecture: str
-    init: str | None
-    root: str | None
-    test: str | None
-    size: int | None
-    threads: int | None
-    recipe: dict[str, Any]
+NOT_RESUMED = ("output", "resume", "device", "overwrite", "save_every")
+"""Options that `--resume` does not take from the checkpoint."""
 
 
 @app.command(resumable=True)
@@ -73,9 +62,9 @@ def train(
 ) -> None:
     r"""Train a source model that is robust before any adaptation (AugMix).
 
-    **Resumable**: the state is saved beside the output once a minute and on Ctrl-C; run the same command again, or
-    `cretta train --resume --output …`. With `--epochs` the result does not depend on interruptions. A log (.csv) and
-    the training curve (.png) are written beside the weights.
+    **Resumable**: the state is saved beside the output once a minute; run the same command again, or `cretta train
+    --resume --output …`. With `--epochs` the result does not depend on interruptions. A log (.csv) and the training
+    curve (.png) are written beside the weights.
 
         # try it on the images that come with cretta
         cretta train embedded --architecture resnet-8 --epochs 5 \
@@ -96,33 +85,30 @@ def train(
     from cretta.training import Recipe, checkpoint_settings
 
     check_output(output, (".safetensors",), overwrite=overwrite)
+    if resume and dataset is not None:
+        raise OptionError(f"--resume takes the dataset from the checkpoint: leave out {dataset!r}.")
+    if not resume and dataset is None:
+        raise OptionError(f"no dataset: give one of {', '.join(NAMED)}, pacs, a folder, or --resume.")
+    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in ctx.params.items()}
+    settings = {name: value for name, value in arguments.items() if name not in NOT_RESUMED}
     if resume:
-        if dataset is not None:
-            raise OptionError(f"--resume takes the dataset from the checkpoint: leave out {dataset!r}.")
-        settings = Settings(**checkpoint_settings(output))
-    else:
-        if dataset is None:
-            raise OptionError(f"no dataset: give one of {', '.join(NAMED)}, pacs, a folder, or --resume.")
-        recipe = Recipe(**{name: ctx.params[name] for name in Recipe.names() if name in ctx.params})
-        folders = [str(path) if path else None for path in (root, test)]
-        settings = Settings(
-            dataset, architecture, init, folders[0], folders[1], size, threads, dataclasses.asdict(recipe)
-        )
-    if settings.dataset != "pacs":
-        _train(settings, output, device, save_every)
+        settings = checkpoint_settings(output)
+    recipe = Recipe(**{name: settings[name] for name in Recipe.names() if name in settings})
+    if settings["dataset"] != "pacs":
+        _train(settings, recipe, output, device, save_every)
         return
     if "{source}" not in output.name:
         raise OptionError(
             f"--output {output}: for pacs, give a name with {{source}}, as in pacs-{{source}}.safetensors."
         )
-    folder = dataset_path("pacs", Path(settings.root) if settings.root else None)
+    folder = dataset_path("pacs", settings["root"])
     for domain in DOMAINS:
         weights = output.with_name(output.name.replace("{source}", domain))
         if not weights.exists():
-            _train(dataclasses.replace(settings, dataset=str(folder / domain)), weights, device, save_every)
+            _train({**settings, "dataset": str(folder / domain)}, recipe, weights, device, save_every)
 
 
-def _train(settings: Settings, output: Path, device: str, save_every: float) -> None:
+def _train(settings: dict[str, Any], recipe: Recipe, output: Path, device: str, save_every: float) -> None:
     """Train one model with progress on the console, and print how good it is."""
     import torch
 
@@ -131,22 +117,22 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
     from cretta.models.classifier import Classifier
     from cretta.models.weights import warm_start
     from cretta.report.charts import write_chart
-    from cretta.training import Recipe, train
+    from cretta.training import train
 
-    recipe = Recipe(**settings.recipe)
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
+    architecture, init = settings["architecture"], settings["init"]
+    if settings["threads"] is not None:
+        torch.set_num_threads(settings["threads"])
     training, testing = _datasets(settings)
     torch.manual_seed(recipe.seed)
-    model = build(settings.architecture, classes=len(training.classes))
-    if settings.init is not None:
-        source = open_model(settings.init).net
+    model = build(architecture, classes=len(training.classes))
+    if init is not None:
+        source = open_model(init).net
         if not isinstance(source, Classifier):
-            raise OptionError(f"--init {settings.init}: expected a WideResNet or ResNet of cretta.models.")
+            raise OptionError(f"--init {init}: expected a WideResNet or ResNet of cretta.models.")
         replaced = warm_start(model, source)
         if replaced:
-            console.print(f"not taken from {settings.init}, for their shape differs: {', '.join(replaced)}")
-    title = f"{settings.architecture} on {training.name}"
+            console.print(f"not taken from {init}, for their shape differs: {', '.join(replaced)}")
+    title = f"{architecture} on {training.name}"
     with detail_bars() as bar:
         task = bar.add_task(title, total=1.0, details="")
 
@@ -162,12 +148,12 @@ def _train(settings: Settings, output: Path, device: str, save_every: float) -> 
             output,
             test=testing,
             facts={
-                "architecture": settings.architecture,
+                "architecture": architecture,
                 "classes": list(training.classes),
                 "dataset": training.name,
-                "init": settings.init,
+                "init": init,
             },
-            settings=dataclasses.asdict(settings),
+            settings=settings,
             device=parse.device(device),
             save_every=save_every,
             progress=show,
@@ -200,13 +186,13 @@ def _results(trained: Trained, testing: ImageDataset | None) -> str:
     return message
 
 
-def _datasets(settings: Settings) -> tuple[ImageDataset, ImageDataset | None]:
+def _datasets(settings: dict[str, Any]) -> tuple[ImageDataset, ImageDataset | None]:
     """Return the training images, and the test images if there are any."""
     from cretta.cli.datasets import NAMED
     from cretta.data import image_folder
     from cretta.data.registry import DATASETS
 
-    name, root = settings.dataset, Path(settings.root) if settings.root else None
+    name, root, size = settings["dataset"], Path(settings["root"]) if settings["root"] else None, settings["size"]
     if name in NAMED:
         record = DATASETS[name]
         return record.open("train", root, None), record.open("test", root, None)
@@ -214,7 +200,7 @@ def _datasets(settings: Settings) -> tuple[ImageDataset, ImageDataset | None]:
         raise OptionError(
             f"{unknown('dataset', name, (*NAMED, 'pacs'))} Or give a folder of class folders that exists."
         )
-    training = image_folder(name, labeled=True, size=settings.size)
-    if settings.test is None:
+    training = image_folder(name, labeled=True, size=size)
+    if settings["test"] is None:
         return training, None
-    return training, image_folder(settings.test, labeled=True, classes=training.classes, size=settings.size)
+    return training, image_folder(settings["test"], labeled=True, classes=training.classes, size=size)

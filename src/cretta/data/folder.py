@@ -3,7 +3,6 @@
 import csv
 import os
 import re
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -92,50 +91,33 @@ def class_names(file: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def labeled_csv(
-    images: str | Path,
-    table: str | Path,
-    *,
-    classes: Sequence[str] | int | None = None,
-    size: Size = None,
-) -> FileDataset:
+def labeled_csv(images: str | Path, table: str | Path, *, classes: int | None = None, size: Size = None) -> FileDataset:
     """Return the images of a folder that a CSV file lists in the columns ``file`` and ``label``, in its order.
 
-    Labels are integers from 0, or names of ``classes``. ``classes`` may be their number; by default it follows from
-    the largest integer, or the classes are the sorted names in the file.
+    Labels are integers from 0; ``classes`` is the number of classes, if it does not follow from the largest label.
     """
     root, path = existing_folder(images), Path(table)
     rows = _csv_rows(path)
-    written = [label for _, label in rows]
-    names = numbered(classes) if isinstance(classes, int | np.integer) else tuple(classes or ())
-    # Names may be digits ("3", "8"): labels that are all names are not integers.
-    if all(label.isdecimal() for label in written) and not set(written) <= set(names):
-        names = names or numbered(max(map(int, written)) + 1)
-        labels, _ = number_names([str(int(label)) for label in written], numbered(len(names)), path)
-    else:
-        labels, names = number_names(written, names, path)
+    labels = np.asarray([label for _, label in rows], np.int64)
     files = tuple(root / file for file, _ in rows)
     missing = [str(file) for file in files if not file.is_file()]
     if missing:
         raise StateError(f"{path} lists {len(missing)} images that are not there, such as {missing[0]}: restore them.")
-    return FileDataset(path.stem, files, labels, names, "", size)
+    return FileDataset(path.stem, files, labels, numbered(classes or int(labels.max()) + 1), "", size)
 
 
 def numpy_file(path: str | Path, labels: str | Path | None = None) -> ArrayDataset:
-    """Return the images uint8 (N, H, W, 3) of a .npy file, mapped into memory, or of a .npz file with ``images``.
+    """Return the images uint8 (N, H, W, 3) of a .npy file, mapped into memory.
 
-    ``labels`` is another .npy file, of integers; by default the ``labels`` of the .npz file, or -1 for all. Classes are
-    named by their number.
+    ``labels`` is another .npy file, of integers; by default all are -1. Classes are named by their number.
     """
     file = Path(path)
-    if file.suffix not in (".npy", ".npz"):
-        raise OptionError(f"{file}: give a file that ends in .npy or .npz.")
-    images, stored = _archived(file) if file.suffix == ".npz" else (mapped(file), None)
+    images = mapped(file)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         raise StateError(f"{file} holds {images.dtype} of shape {images.shape}: expected images, uint8 (N, H, W, 3).")
+    values = np.full(len(images), -1, np.int64)
     if labels is not None:
-        stored = mapped(Path(labels))
-    values = np.full(len(images), -1, np.int64) if stored is None else integer_labels(stored, str(labels or file))
+        values = integer_labels(mapped(Path(labels)), str(labels))
     if len(values) != len(images):
         raise StateError(f"{file} holds {len(images)} images, but there are {len(values)} labels: give one per image.")
     return ArrayDataset(file.stem, images, values, numbered(int(values.max(initial=-1)) + 1))
@@ -210,35 +192,12 @@ def numbered(count: int) -> tuple[str, ...]:
     return tuple(str(label) for label in range(count))
 
 
-def number_names(written: Sequence[str], classes: Sequence[str] | None, source: Path) -> tuple[Labels, tuple[str, ...]]:
-    """Number names of classes as in ``classes``, by default in alphabetical order; return labels and classes."""
-    order = tuple(classes or sorted(set(written)))
-    unknown = sorted(set(written) - set(order))
-    if unknown:
-        raise StateError(f"{source}: label {some(unknown)} is not one of the {len(order)} classes ({some(order)}).")
-    numbers = {name: number for number, name in enumerate(order)}
-    return np.asarray([numbers[name] for name in written], np.int64), order
-
-
 def some(names: Sequence[str]) -> str:
     """Return the first names of a list that may be long, for messages."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _archived(file: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    try:
-        # Opened here, because numpy leaves a damaged file open.
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-            if "images" not in archive:
-                raise StateError(f"{file} holds {some(archive.files)}: expected an array called images.")
-            return archive["images"], archive.get("labels")
-    except StateError:
-        raise
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise StateError(f"{file} cannot be read as a .npz archive ({error}): restore the file.") from error
-
-
-def _csv_rows(path: Path) -> list[tuple[str, str]]:
+def _csv_rows(path: Path) -> list[tuple[str, int]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -251,9 +210,9 @@ def _csv_rows(path: Path) -> list[tuple[str, str]]:
     if not rows:
         raise StateError(f"{path} lists no images: give one line per image.")
     for number, row in enumerate(rows, 2):
-        if not row["file"] or not row["label"]:
-            raise StateError(f"{path}, line {number} lacks a file or a label: complete or remove it.")
-    return [(row["file"], row["label"].strip()) for row in rows]
+        if not row["file"] or not (row["label"] or "").strip().isdecimal():
+            raise StateError(f"{path}, line {number} lacks a file or a label from 0: complete or remove it.")
+    return [(row["file"], int(row["label"])) for row in rows]
 
 
 def _is_image(name: str) -> bool:

@@ -14,11 +14,11 @@ from PIL import Image
 
 from cretta.data.corrupted import CorruptedDataset
 from cretta.data.corruptions import CORRUPTIONS, SEVERITIES, check_corruption
-from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset, Size, count_workers, is_integer
+from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset, Size, count_workers
 from cretta.data.folder import existing_folder, image_folder, images_in
 from cretta.data.imagenet import tiny_imagenet
 from cretta.data.output import Output
-from cretta.data.registry import dataset, dataset_path, release, subset
+from cretta.data.registry import dataset, dataset_path, release
 from cretta.data.releases import data_root
 from cretta.errors import OptionError
 from cretta.prefetch import prefetch
@@ -40,12 +40,11 @@ _JPEG_SUFFIXES = (".jpg", ".jpeg")
 
 @dataclass(frozen=True)
 class Made:
-    """The folder, and the numbers of images that are new, that were there before, and of the source."""
+    """The folder, and the numbers of images that are new, and that were there before."""
 
     folder: Path
     new: int
     present: int
-    sources: int
 
 
 @dataclass(frozen=True)
@@ -75,17 +74,12 @@ class Maker:
         output: str | Path | None = None,
         *,
         root: str | Path | None = None,
-        images: int | None = None,
         format: Format | None = None,
     ) -> Made:
-        """Make CIFAR-10-C, CIFAR-100-C or Tiny-ImageNet-C from the clean images below the data ``root``, beside them.
-
-        ``images`` uses the first images only, and another folder: the readers expect the published number.
-        """
+        """Make CIFAR-10-C, CIFAR-100-C or Tiny-ImageNet-C from the clean images below the data ``root``."""
         if name not in PUBLISHED:
             raise OptionError(f"{name!r}: give one of {', '.join(PUBLISHED)}, or a folder of images.")
-        suffix = "" if images is None else f"-{images}"
-        folder = data_root(root) / f"{release(name).folder}{suffix}" if output is None else Path(output)
+        folder = data_root(root) / release(name).folder if output is None else Path(output)
         clean = name.removesuffix("-c")
         if name != "tiny-imagenet-c":
             if format is not None or tuple(self.severities) != SEVERITIES:
@@ -93,11 +87,10 @@ class Maker:
                     f"{name} is published as arrays that hold all five severities: leave format and severity out."
                 )
             source = dataset(clean).open("test", Path(root) if root else None, None)
-            indices = np.arange(_count(len(source), images))
-            first = ArrayDataset(source.name, source.read(indices), source.labels[indices], source.classes)
-            return self.arrays(first, folder)
+            assert isinstance(source, ArrayDataset)
+            return self.arrays(source, folder)
         home = dataset_path(clean, root)
-        files = _first(tiny_imagenet(home, "val"), images)
+        files = tiny_imagenet(home, "val")
         wnids = sorted((home / "wnids.txt").read_text("utf-8").split())
         paths = [f"{wnids[label]}/{file.name}" for file, label in zip(files.files, files.labels, strict=True)]
         return self.files(files, paths, folder, format=format or "jpeg")
@@ -107,7 +100,6 @@ class Maker:
         source: str | Path,
         output: str | Path | None = None,
         *,
-        images: int | None = None,
         size: Size = None,
         format: Format = "png",
     ) -> Made:
@@ -121,7 +113,7 @@ class Maker:
         target = folder.with_name(f"{folder.resolve().name}-C") if output is None else Path(output).absolute()
         if target.resolve().is_relative_to(folder.resolve()):
             raise OptionError(f"{target} is in {folder}, whose images are to be corrupted: give an output beside it.")
-        clean = _first(image_folder(folder, labeled=False if images_in(folder) else None, size=size), images)
+        clean = image_folder(folder, labeled=False if images_in(folder) else None, size=size)
         paths = [file.relative_to(folder).as_posix() for file in clean.files]
         return self.files(clean, paths, target, format=format)
 
@@ -147,7 +139,7 @@ class Maker:
                             images = shifted.read(range(start, min(start + _ROWS, count)), workers=self.workers)
                             file.write(images.data)
                             self.progress(f"{name}/{severity}", len(images), len(missing) * rows)
-            return Made(folder.folder, len(missing) * rows, (len(names) - len(missing)) * rows, count)
+            return Made(folder.folder, len(missing) * rows, (len(names) - len(missing)) * rows)
 
     def files(self, dataset: FileDataset, paths: Sequence[str], output: str | Path, *, format: Format = "png") -> Made:
         """Write an image file ``<corruption>/<severity>/<path>`` for each image, with the suffix of its format.
@@ -187,7 +179,7 @@ class Maker:
             threads = count_workers(self.workers)
             for domain, count in prefetch(make, jobs, depth=4 * threads, threads=threads):
                 self.progress(domain, count, new)
-            return Made(folder.folder, new, len(domains) * len(names) - new, len(names))
+            return Made(folder.folder, new, len(domains) * len(names) - new)
 
     def _corrupted(self, dataset: ImageDataset, corruption: str, severity: int) -> CorruptedDataset:
         return CorruptedDataset(dataset, corruption, severity, self.seed, self.parameters)
@@ -199,17 +191,6 @@ class Maker:
             digest.update(part)
         settings = {"source": digest.hexdigest()[:16], "images": images, "seed": self.seed}
         return {**settings, "parameters": self.parameters, **others}
-
-
-def _count(available: int, images: int | None) -> int:
-    if images is not None and not is_integer(images, 1, available):
-        raise OptionError(f"images={images!r}: give an integer from 1 to {available}, the number of images.")
-    return images or available
-
-
-def _first(dataset: FileDataset, images: int | None) -> FileDataset:
-    count = _count(len(dataset), images)
-    return subset(dataset, lambda index: index < count)
 
 
 def _output_names(paths: Sequence[str], format: Format) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +11,6 @@ from numpy.typing import NDArray
 from cretta.data.dataset import FileDataset, ImageDataset, Size
 from cretta.data.folder import class_file, image_folder, images_in, numpy_file, subfolders
 from cretta.errors import OptionError, StateError
-
-if TYPE_CHECKING:
-    from cretta.models.open import OpenedModel
-
-FILES = (".npy", ".npz")
 
 
 def open_images(
@@ -26,7 +20,7 @@ def open_images(
     labeled: bool | None = None,
     classes: Sequence[str] = (),
 ) -> ImageDataset:
-    """Open a folder of images, flat, nested or by class, or a .npy or .npz file of them.
+    """Open a folder of images, flat, nested or by class, or a .npy file of them.
 
     ``labeled=None`` takes folders for classes if they are among the names in ``classes``, or if none are given; other
     folders only hold images. A file classes.txt that :func:`~cretta.data.image_folder` reads names the folders where
@@ -35,18 +29,12 @@ def open_images(
     source = Path(path)
     if source.is_dir():
         return _folder(source, size, labeled, classes)
-    if source.suffix not in FILES or not source.is_file():
+    if source.suffix != ".npy" or not source.is_file():
         state = "a file of another kind" if source.exists() else "not there"
-        raise StateError(f"{source} is {state}: give a folder of images, or a file of many ({', '.join(FILES)}).")
+        raise StateError(f"{source} is {state}: give a folder of images, or a .npy file of many.")
     if size is not None:
         raise OptionError(f"images of {source} keep the size they have, and size {size} was given; leave it out.")
     return numpy_file(source)
-
-
-def model_size(model: OpenedModel, path: str | Path) -> Size:
-    """Return the ``size`` of :func:`open_images` that a model expects, as far as it is known."""
-    # Arrays keep the size they have.
-    return None if model.side is None or Path(path).suffix in FILES else (model.side, model.side)
 
 
 def _folder(source: Path, size: Size, labeled: bool | None, classes: Sequence[str]) -> FileDataset:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +92,9 @@ def train(
 ) -> Trained:
     """Train ``model`` in place and write its weights, with ``facts`` about them, to ``output``.
 
-    Every ``save_every`` seconds, and when interrupted, the complete state is written to ``<output>.checkpoint``; a call
-    with the same arguments resumes from it. ``settings`` are stored in it for :func:`checkpoint_settings`. The output's
-    name with the suffix .csv holds the log, one row per epoch.
+    Every ``save_every`` seconds the complete state is written to ``<output>.checkpoint``; a call with the same
+    arguments resumes from it. ``settings`` are stored in it for :func:`checkpoint_settings`. The output's name with the
+    suffix .csv holds the log, one row per epoch.
     """
     target, checkpoint = Path(output), checkpoint_of(output)
     log_file = target.with_suffix(".csv")
@@ -119,20 +116,13 @@ def train(
         run.choose_backend()
     run.save(checkpoint)  # the choice of a backend depends on the clock: it must survive a kill
     saved = time.monotonic()
-    with _interrupt_between_steps() as interrupted:
-        try:
-            for news in run.steps():
-                progress(news)
-                if interrupted():
-                    raise KeyboardInterrupt
-                if run.log and run.log[-1].step == run.step:
-                    write_log(log_file, run.log)
-                if time.monotonic() - saved > save_every:
-                    run.save(checkpoint)
-                    saved = time.monotonic()
-        except KeyboardInterrupt:
+    for news in run.steps():
+        progress(news)
+        if run.log and run.log[-1].step == run.step:
+            write_log(log_file, run.log)
+        if time.monotonic() - saved > save_every:
             run.save(checkpoint)
-            raise
+            saved = time.monotonic()
     run.finish()
     accuracy, error = evaluate(model, test, device) if test is not None else (math.nan, math.nan)
     trained = Trained(run.epoch, run.seconds / 60, accuracy, error, tuple(run.log))
@@ -170,20 +160,6 @@ def write_log(path: Path, log: list[Row]) -> None:
         for row in log:
             values = dataclasses.astuple(row)
             writer.writerow(["" if isinstance(v, float) and math.isnan(v) else f"{v:.6g}" for v in values])
-
-
-@contextmanager
-def _interrupt_between_steps() -> Iterator[Callable[[], bool]]:
-    """Delay Ctrl-C to the end of a step; yield a function that says whether it was pressed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # signals reach the main thread only
-        return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
-    try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def evaluate(
