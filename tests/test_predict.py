@@ -581,7 +581,7 @@ def test_row_groups_do_not_show_where_parts_end(tmp_path: Path, monkeypatch: pyt
     written = []
     for number, cuts in enumerate([(), (1, 2, 3), (10, 20, 30), (33,), tuple(range(1, 35))]):
         file = tmp_path / f"{number}.parquet"
-        table.write(file, ".parquet", tables(*cuts), schema, {"a": 1})
+        table.write(file, ".parquet", pa.concat_tables(tables(*cuts)), {"a": 1})
         written.append(file.read_bytes())
         metadata = pq.read_metadata(file)
         assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [10, 10, 10, 5]

@@ -68,7 +68,7 @@ def test_list_fits_a_terminal_with_everything_here(root: Path) -> None:
     title, *lines = shown.splitlines()
     assert title == f"Datasets in {root}"
     assert max(map(len, lines)) <= 80
-    rows = {line.split()[0]: line.rstrip().split("  ")[-1] for line in lines[1:10]}
+    rows = {line.split()[0]: line.rstrip().split("  ")[-1].lstrip() for line in lines[1:10]}
     assert rows["cifar10"] == "cifar-10-batches-bin"
     assert rows["tiny-imagenet"] == "tiny-imagenet-200"
     assert rows["imagenet"] == "imagenet/val"

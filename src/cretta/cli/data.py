@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
 
 from cretta.cli.app import App, app
 from cretta.cli.console import console, print_table, say
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 
 data_app = App("List, get, make and check datasets.")
 app.add_typer(data_app, name="data")
-
-COLORS = {"complete": "green", "incomplete": "yellow", "damaged": "red"}
 
 
 @data_app.command("list")
@@ -37,18 +33,14 @@ def list_datasets(root: Path | None = ROOT) -> None:
     from cretta.data.releases import data_root
 
     home = data_root(root)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("name", "images", "download", "here"):
-        table.add_column(heading, justify="right" if heading == "download" else "left", no_wrap=True)
+    rows = []
     for record in RELEASES.values():
         path = record.find(home)
-        here = Text(str(path.relative_to(home)), style="green") if path else Text("-", style="dim")
-        if path and record.missing_archives(path):
-            here = Text("in part", style="yellow")
+        here = "-" if path is None else "in part" if record.missing_archives(path) else path.relative_to(home)
         download = "by hand" if record.manual else decimal(record.download_size)
-        table.add_row(record.name, record.contents, download, here)
+        rows.append((record.name, record.contents, download, here))
     say(f"Datasets in {home}")
-    console.print(table)
+    print_table(rows, ("name", "images", "download", "here"))
     console.print("\nGet one: cretta data get NAME. More about one: cretta data show NAME.")
 
 
@@ -156,9 +148,8 @@ def _check(record: Release, root: Path | None) -> bool:
     try:
         path = record.path(root)
     except StateError as error:
-        console.print(Text(str(error), style="red"), soft_wrap=True)
+        say(str(error))
         return False
-    table = Table.grid(padding=(0, 2), pad_edge=True)
     with bars() as progress:
         task = progress.add_task(record.name, total=None)
 
@@ -166,9 +157,6 @@ def _check(record: Release, root: Path | None) -> bool:
             progress.update(task, description=f"{record.name}: {part}")
 
         findings = list(checking.check(record, path, show_part))
-    for finding in findings:
-        verdict = Text(finding.verdict, style=COLORS[finding.verdict])
-        table.add_row("", finding.part, Text(finding.message), verdict)
-    console.print(Text.assemble((record.name, "bold"), f"  {path}"), soft_wrap=True)
-    console.print(table)
+    say(f"{record.name}  {path}")
+    print_table(("", finding.part, finding.message, finding.verdict) for finding in findings)
     return all(finding.verdict == "complete" for finding in findings)

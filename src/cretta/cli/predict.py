@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -164,7 +163,7 @@ def predict(
                 restart=restart,
                 save_every=save_every,
                 state=keep_state,
-                facts={"model": model, "model file": _hash(Path(model))},
+                facts={"model": model},
                 progress=lambda done: update(method, done, len(dataset)),
             )
     if labels == "auto" and summary.accuracy is None:
@@ -195,14 +194,6 @@ def _adapter(net: Any, method: str, buffer: str | None, preset: str | None, opti
             "training images), --buffer embedded for the model that comes with cretta, or another method, such as "
             "tent; cretta does without by --option source=target."
         ) from error
-
-
-def _hash(path: Path) -> str | None:
-    """Return the SHA-256 of a file; None if there is no such file."""
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

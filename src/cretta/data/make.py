@@ -17,7 +17,7 @@ from cretta.data.corruptions import CORRUPTIONS, SEVERITIES, check_corruption
 from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset, Size, count_workers
 from cretta.data.folder import existing_folder, image_folder, images_in
 from cretta.data.imagenet import tiny_imagenet
-from cretta.data.output import Output
+from cretta.data.output import open_output
 from cretta.data.registry import dataset, dataset_path, release
 from cretta.data.releases import data_root
 from cretta.errors import OptionError
@@ -122,7 +122,7 @@ class Maker:
         names = tuple(dict.fromkeys(self.corruptions))
         count, rows = len(dataset), len(SEVERITIES) * len(dataset)
         source: list[bytes | memoryview] = [np.ascontiguousarray(dataset.images).data, dataset.labels.tobytes()]
-        with Output(output, self._settings(source, count, format="npy")) as folder:
+        with open_output(output, self._settings(source, count, format="npy")) as folder:
             if folder.lacks("labels.npy"):
                 with folder.writing("labels.npy", sync=True) as file:
                     # In bytes, as published.
@@ -155,7 +155,7 @@ class Maker:
             for name in self.corruptions
             for severity in self.severities
         }
-        with Output(output, self._settings(sizes, len(dataset), size=dataset.size, format=format)) as folder:
+        with open_output(output, self._settings(sizes, len(dataset), size=dataset.size, format=format)) as folder:
             missing = {
                 domain: [index for index, name in enumerate(names) if folder.lacks(f"{domain}/{name}")]
                 for domain in domains

@@ -3,10 +3,11 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from cretta.errors import OptionError
 from cretta.storage import Manifest, atomic_write, require_lock
@@ -16,41 +17,11 @@ MANIFEST = "cretta-make.json"
 _UNFINISHED = ".cretta-make"
 
 
+@dataclass(frozen=True)
 class Output:
-    """The folder while it is being filled. A file has its name only when it is complete.
+    """The folder while it is being filled. A file has its name only when it is complete."""
 
-    ``settings``, all that decides the content, are stored in a manifest: other ones are refused, so that the files of a
-    folder are always of one kind. What an interrupted process left unfinished is removed.
-    """
-
-    def __init__(self, folder: str | Path, settings: Mapping[str, Any]) -> None:
-        self.folder = Path(folder)
-        self._manifest = Manifest(
-            self.folder / MANIFEST,
-            settings,
-            remedy=f"To start over, remove {folder} or give another output=….",
-            **{"made by": f"cretta {version('cretta')}"},
-        )
-        # In the same file system, so that a file is moved and not copied.
-        self._unfinished = self.folder / _UNFINISHED
-        self._open = ExitStack()
-
-    def __enter__(self) -> Self:
-        with write_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            stack.enter_context(require_lock(self.folder / f"{_UNFINISHED}.lock"))
-            self._check()
-            stack.callback(shutil.rmtree, self._unfinished, ignore_errors=True)
-            shutil.rmtree(self._unfinished, ignore_errors=True)
-            if not self._manifest.path.exists():
-                self._unfinished.mkdir()
-                self._manifest.write(within=self._unfinished)
-            self._open = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
+    folder: Path
 
     def lacks(self, name: str) -> bool:
         """Return whether a file is still to be written."""
@@ -65,18 +36,41 @@ class Output:
         """Open a file that appears under ``name`` when all is written; with ``sync`` it survives a system crash."""
         target = self.folder / name
         with write_errors(target):
-            self._unfinished.mkdir(exist_ok=True)
             target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(target, within=self._unfinished, sync=sync) as temporary, temporary.open("wb") as file:
+        within = self.folder / _UNFINISHED
+        with atomic_write(target, within=within, sync=sync) as temporary, temporary.open("wb") as file:
             yield file
 
-    def _check(self) -> None:
-        if self._manifest.path.exists():
-            self._manifest.check()
-            return
-        others = sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
-        if others:
+
+@contextmanager
+def open_output(path: str | Path, settings: Mapping[str, Any]) -> Iterator[Output]:
+    """Lock a folder and yield it; what an interrupted process left unfinished is removed.
+
+    ``settings``, all that decides the content, are stored in a manifest: other ones are refused, so that the files of a
+    folder are always of one kind.
+    """
+    folder = Path(path)
+    remedy = f"To start over, remove {folder} or give another output=…."
+    manifest = Manifest(folder / MANIFEST, settings, remedy=remedy, **{"made by": f"cretta {version('cretta')}"})
+    with write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with require_lock(folder / f"{_UNFINISHED}.lock"):
+        others = sorted(path.name for path in folder.iterdir() if path.name[0] != ".")
+        if manifest.path.exists():
+            manifest.check()
+        elif others:
             raise OptionError(
-                f"{self.folder} holds files ({', '.join(others[:3])}) but no {MANIFEST}, so they were not made by this "
+                f"{folder} holds files ({', '.join(others[:3])}) but no {MANIFEST}, so they were not made by this "
                 "command: give another output=…, or an empty folder."
             )
+        # In the same file system, so that a file is moved and not copied.
+        unfinished = folder / _UNFINISHED
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            with write_errors(unfinished):
+                unfinished.mkdir()
+            if not manifest.path.exists():
+                manifest.write(within=unfinished)
+            yield Output(folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from cretta.data.cifar import Split, cifar10, cifar100, cifar_c, embedded
 from cretta.data.corruptions import CORRUPTIONS, VALIDATION_CORRUPTIONS
-from cretta.data.dataset import FileDataset, ImageDataset
+from cretta.data.dataset import ImageDataset
 from cretta.data.domains import Domain
 from cretta.data.folder import image_folder, labeled_csv, subfolders
 from cretta.data.imagenet import imagenet_c, imagenet_validation, tiny_imagenet, tiny_imagenet_c
@@ -89,13 +89,6 @@ def locate(record: Release, folder: Path, depth: int = 3) -> Path | None:
                 return path
         level = [child for path in level for child in subfolders(path) if child.name not in others]
     return None
-
-
-def subset(images: FileDataset, keep: Callable[[int], bool]) -> FileDataset:
-    """Return the images whose index ``keep`` accepts."""
-    indices = [index for index in range(len(images)) if keep(index)]
-    files = tuple(images.files[index] for index in indices)
-    return dataclasses.replace(images, files=files, labels=images.labels[indices])
 
 
 _Open = Callable[[Path, str, int | None], ImageDataset]
@@ -177,7 +170,9 @@ def _open_pacs(source: str) -> Opener:
 
     def open_split(split: Split, root: Path | None, size: int | None) -> ImageDataset:
         images = pacs_domain(dataset_path("pacs", root), source, size=_square(size or 224))
-        return subset(images, lambda index: (index % 5 == 0) == (split == "test"))
+        chosen = [index for index in range(len(images)) if (index % 5 == 0) == (split == "test")]
+        files = tuple(images.files[index] for index in chosen)
+        return dataclasses.replace(images, files=files, labels=images.labels[chosen])
 
     return open_split
 

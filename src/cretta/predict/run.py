@@ -255,15 +255,9 @@ class _Prediction:
         labels, classes = None, self.classes
         if self.outputs:
             labels, classes = usable_labels(self.reader.dataset, self.labeled, self.outputs, classes)
-        summary = Summary(output, resumed=self.resumed, seconds=self.seconds)
-
-        def completed() -> Iterator[pa.Table]:
-            for part in self.journal.tables():
-                rows = table.complete(part, self.reader.name, classes, labels)
-                summary.add(rows)
-                yield rows
-
-        columns, settings = table.schema(labels is not None), self.journal.manifest.settings
+        rows = pa.concat_tables(
+            table.complete(part, self.reader.name, classes, labels) for part in self.journal.tables()
+        )
         with atomic_write(output, within=self.journal.folder) as temporary:
-            table.write(temporary, output.suffix, completed(), columns, settings)
-        return summary
+            table.write(temporary, output.suffix, rows, self.journal.manifest.settings)
+        return Summary.of(rows, output, resumed=self.resumed, seconds=self.seconds)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from numpy.typing import NDArray
 
 from cretta.metrics import Bins
 
@@ -37,32 +36,30 @@ class Summary:
     calibration_error: float | None = None
     mean_confidence: float = float("nan")
     mean_energy: float = float("nan")
-    _sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(2), repr=False)
-    _bins: Bins = field(default_factory=Bins.empty, repr=False)
 
     @property
     def images_per_second(self) -> float:
         """The speed of this process."""
         return (self.images - self.resumed) / self.seconds if self.seconds else float("nan")
 
-    def add(self, table: pa.Table) -> None:
-        """Add rows, in constant memory; all of a batch must be in one table."""
-        read = table.filter(pc.is_valid(table["prediction"]))
-        self.images += len(table)
-        self.unreadable += len(table) - len(read)
-        self.batches += len(pc.unique(table["batch"]))
-        firsts = read.select(["batch", "adapted", "note"]).group_by(["batch", "adapted", "note"]).aggregate([])
-        self.adapted += int(pc.sum(firsts["adapted"]).as_py() or 0)
-        self.notes.update(note for note in firsts["note"].to_pylist() if note)
+    @classmethod
+    def of(cls, rows: pa.Table, output: Path, *, resumed: int, seconds: float) -> Self:
+        """Count the rows of an output."""
+        read = rows.filter(pc.is_valid(rows["prediction"]))
+        summary = cls(output, len(rows), len(rows) - len(read), resumed=resumed, seconds=seconds)
+        summary.batches = len(pc.unique(rows["batch"]))
         if not len(read):
-            return
+            return summary
+        firsts = read.group_by(["batch", "adapted", "note"]).aggregate([])
+        summary.adapted = int(pc.sum(firsts["adapted"]).as_py())
+        summary.notes.update(note for note in firsts["note"].to_pylist() if note)
         counts = read.group_by(["prediction", "class"]).aggregate([([], "count_all")]).to_pylist()
-        self.predicted.update({(row["prediction"], row["class"]): row["count_all"] for row in counts})
-        confidence = read["confidence"].to_numpy()
-        self._sums += [confidence.sum(dtype=float), read["energy"].to_numpy().sum(dtype=float)]
-        predicted = self.images - self.unreadable
-        self.mean_confidence, self.mean_energy = (self._sums / predicted).tolist()
-        if "correct" in table.column_names:
-            correct = read["correct"].to_numpy(zero_copy_only=False).astype(bool)
-            self._bins += Bins.from_confidence(torch.from_numpy(confidence.copy()), torch.from_numpy(correct))
-            self.accuracy, self.calibration_error = self._bins.accuracy, self._bins.calibration_error
+        summary.predicted.update({(row["prediction"], row["class"]): row["count_all"] for row in counts})
+        confidence = torch.from_numpy(read["confidence"].to_numpy().copy())
+        summary.mean_confidence = float(confidence.double().mean())
+        summary.mean_energy = float(read["energy"].to_numpy().mean(dtype=float))
+        if "correct" in rows.column_names:
+            correct = torch.from_numpy(read["correct"].to_numpy().astype(bool))
+            bins = Bins.from_confidence(confidence, correct)
+            summary.accuracy, summary.calibration_error = bins.accuracy, bins.calibration_error
+        return summary
