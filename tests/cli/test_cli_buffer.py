@@ -36,29 +36,6 @@ def test_build_is_sample_and_save(tmp_path: Path) -> None:
     assert "10; images of each: 3 to 4" in shown
 
 
-@pytest.mark.filterwarnings("ignore:the buffer has images of")
-@pytest.mark.parametrize("select", ["confident", "uncertain"])
-def test_select_by_what_a_model_says(select: str, tmp_path: Path) -> None:
-    test = embedded("test")
-    for number, (image, label) in enumerate(zip(test.images[:40], test.labels[:40], strict=True)):
-        folder = tmp_path / "own" / str(label)
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / f"{number}.png")
-    output = tmp_path / "source.safetensors"
-    command = ["build", tmp_path / "own", "--output", output, "--size", "0.2", "--select", select]
-    done(*command, "--model", "wrn-40-2-cifar10", "--augment", "none")
-    net = cretta.models.load("wrn-40-2-cifar10")
-    with torch.no_grad():
-        confidence = net(torch.from_numpy(test.images[:40]).permute(0, 3, 1, 2).float() / 255).softmax(-1).amax(-1)
-    best = {}
-    for number in confidence.argsort(descending=select == "uncertain").tolist():
-        best[int(test.labels[number])] = number  # the last one stays
-    buffer = cretta.SourceBuffer.load(output)
-    assert buffer.labels is not None
-    for image, label in zip(buffer.images, buffer.labels.tolist(), strict=True):
-        assert torch.equal(image, torch.from_numpy(test.images[best[label]]).permute(2, 0, 1))
-
-
 def test_folders_scaled_to_what_the_model_takes(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "train" / name).mkdir(parents=True)
@@ -96,11 +73,8 @@ def test_a_buffer_with_an_augmentation_of_ones_own(tmp_path: Path) -> None:
         (["embedded", "--size", "ten"], "--size ten"),
         (["embedded", "--size", "0"], "1 to 1000"),
         (["embedded", "--size", "1.5"], "at most 1"),
-        (["embedded", "--select", "certain"], "uncertain"),
-        (["embedded", "--select", "confident"], "--model"),
         (["embedded", "--augment", "flip"], "rotate"),
         (["embedded", "--image-size", "8"], "32x32"),
-        (["embedded", "--select", "confident", "--model", "lost"], "no model 'lost'"),
         (["embedded", "--output", "out.pt"], ".safetensors"),
         (["embedded", "--output", "there.safetensors"], "--overwrite"),
         (["embedded", "--seed", "-1"], "--seed"),
@@ -136,5 +110,5 @@ def test_showing_what_is_no_buffer(tmp_path: Path) -> None:
 
 def test_help_teaches() -> None:
     told = done("build", "--help")
-    for word in ("cretta buffer build train/", "--select", "--image-size 224"):
+    for word in ("cretta buffer build train/", "--augment", "--image-size 224"):
         assert word in told

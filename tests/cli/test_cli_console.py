@@ -118,10 +118,6 @@ def test_a_terminal_gets_bars_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None
             "train classes --output out.safetensors --architecture resnet-8-4 --epochs 1 --batch-size 4",
             "100%, epoch 1.00",
         ),
-        (
-            "buffer build flat --output out.safetensors --select confident --model console_net:make",
-            "predicting with the source model, 100%",
-        ),
         ("data make flat --corruption contrast --severity 1", "contrast/1, 12/12"),
     ],
 )

@@ -36,7 +36,6 @@ def test_cifar10_c_as_published(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     folder = tmp_path / "CIFAR-10-C"
     assert f"50000 images made: {folder}" in result.output
-    assert f'cretta.data.cifar_c("{folder}", "contrast", severity=5)' in result.output
     for severity in (1, 5):
         dataset = cifar_c(folder, "contrast", severity)
         assert (dataset.name, dataset.domain) == ("cifar10-c", f"contrast/{severity}")

@@ -130,7 +130,6 @@ def option_help(*path: str, name: str) -> str:
         (("predict",), "model", models.names()),
         (("predict",), "statistics", STATISTICS),
         (("predict",), "guard", ACTIONS),
-        (("buffer", "build"), "select", SELECT),
         (("buffer", "build"), "augment", AUGMENTATIONS),
         (("buffer", "build"), "dataset", NAMED),
         (("train",), "dataset", (*NAMED, "pacs")),

@@ -30,7 +30,6 @@ def build(
     ),
     output: Path = option(..., "File for the buffer (.safetensors)."),
     size: str = option("0.1", "A share of the images, 0.1, or a number, 1000."),
-    select: str = option("random", "random; confident or uncertain: those of which --model is most or least certain."),
     augment: str = option("rotate", "Augmentation of the images when they are used: none, rotate or cifar100."),
     image_size: str | None = option(
         None,
@@ -40,14 +39,6 @@ def build(
     ),
     root: Path | None = shared.ROOT,
     seed: int = shared.SEED,
-    model: str | None = option(
-        None, "The source model, for --select confident or uncertain; as for `cretta predict`.", shared.MODEL
-    ),
-    architecture: str | None = shared.ARCHITECTURE,
-    classes: int | None = shared.CLASSES,
-    mean: str | None = shared.MEAN,
-    std: str | None = shared.STD,
-    device: str = shared.DEVICE,
     overwrite: bool = shared.OVERWRITE,
 ) -> None:
     r"""Sample source images, the same number of every class, for `cretta predict --buffer`.
@@ -60,24 +51,16 @@ def build(
 
         # your own training images, in the size that the model expects
         cretta buffer build train/ --output source.safetensors --image-size 224
-
-        # the 100 images of which the model is most certain
-        cretta buffer build train/ --output sure.safetensors --size 100 \
-            --select confident --model net:make
     """
     from cretta.augment import AUGMENTATIONS
-    from cretta.buffer import SELECT, SourceBuffer
+    from cretta.buffer import SourceBuffer
     from cretta.cli.datasets import NAMED
-    from cretta.cli.progress import detail_bars, task_updates
     from cretta.data.registry import DATASETS
     from cretta.predict import open_images
 
     check_output(output, (".safetensors",), overwrite=overwrite)
-    parse.choice("--select", select, SELECT)
     parse.choice("--augment", augment, AUGMENTATIONS)
     share = parse.share_or_count(size)
-    if select != "random" and model is None:
-        raise OptionError(f"--select {select} needs the source model: give --model, as for cretta predict.")
     if dataset not in NAMED:
         images = open_images(dataset, size=parse.size(image_size, "--image-size"))
     elif image_size is None:
@@ -85,11 +68,7 @@ def build(
     else:
         side = DATASETS[dataset].side
         raise OptionError(f"--image-size: the images of {dataset} are of {side}x{side}; leave it out.")
-    net = None if model is None else parse.model(model, architecture, classes, mean, std, device).net
-    with detail_bars() as bar:
-        buffer = SourceBuffer.sample(
-            images, share, select, seed, model=net, augment=augment, progress=task_updates(bar)
-        )
+    buffer = SourceBuffer.sample(images, share, seed=seed, augment=augment)
     buffer.save(output)
     print_table(_facts(buffer, output))
     say(f"Buffer: {output}")

@@ -10,13 +10,6 @@ from cretta.cli.data import data_app
 from cretta.cli.options import ROOT, SEED, argument, flag, option
 from cretta.errors import OptionError
 
-READERS = {
-    "cifar10-c": 'cretta.data.cifar_c("{folder}", "{corruption}", severity={severity})',
-    "cifar100-c": 'cretta.data.cifar_c("{folder}", "{corruption}", severity={severity})',
-    "tiny-imagenet-c": 'cretta.data.tiny_imagenet_c("{folder}", "{corruption}", severity={severity})',
-}
-READ_FOLDER = 'cretta.data.image_folder("{folder}/{corruption}/{severity}")'
-
 
 @data_app.command("make", resumable=True)
 def data_make(
@@ -78,7 +71,3 @@ def data_make(
             made = maker.folder(target, output, size=size, format=cast("Format", format or "png"))
     there = f", {made.present} {'was' if made.present == 1 else 'were'} there" if made.present else ""
     say(f"{count(made.new, 'image')} made{there}: {made.folder}")
-    shown = READERS.get(target, READ_FOLDER).format(
-        folder=made.folder, corruption=corruptions[0], severity=(severity or SEVERITIES)[-1]
-    )
-    say(f"Read it with {shown}")
