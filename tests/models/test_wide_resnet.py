@@ -168,6 +168,14 @@ def test_leaves_its_input_alone_and_passes_gradients_to_it() -> None:
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
+def test_dropout_acts_in_training_only() -> None:
+    network = shaken(WideResNet(10, 1, dropout=0.5)).eval()
+    with torch.no_grad():
+        assert torch.equal(network(images()), network(images()))
+        network.train()
+        assert not torch.equal(network(images()), network(images()))
+
+
 @pytest.mark.parametrize("depth", [4, 11, 0, -2, 28.0, True])
 def test_refuses_a_depth_that_is_not_6n_plus_4(depth: int) -> None:
     with pytest.raises(OptionError, match=r"6n \+ 4"):
@@ -180,6 +188,7 @@ def test_refuses_a_depth_that_is_not_6n_plus_4(depth: int) -> None:
         ({"width": 0}, "width=0"),
         ({"classes": 0}, "classes=0"),
         ({"classes": 2.5}, "classes=2.5"),
+        ({"dropout": 1.0}, "dropout=1.0"),
         ({"mean": (0.5, 0.5, 0.5)}, "for both, std above 0; or neither"),
         ({"mean": (0.5,), "std": (0.5,)}, "expected 3 finite numbers"),
         ({"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.0, 0.5)}, "std above 0"),

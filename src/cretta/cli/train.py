@@ -89,8 +89,11 @@ def train(
         raise OptionError(f"--resume takes the dataset from the checkpoint: leave out {dataset!r}.")
     if not resume and dataset is None:
         raise OptionError(f"no dataset: give one of {', '.join(NAMED)}, pacs, a folder, or --resume.")
-    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in ctx.params.items()}
-    settings = {name: value for name, value in arguments.items() if name not in NOT_RESUMED}
+    settings: dict[str, Any] = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in ctx.params.items()
+        if name not in NOT_RESUMED
+    }
     if resume:
         settings = checkpoint_settings(output)
     recipe = Recipe(**{name: settings[name] for name in Recipe.names() if name in settings})

@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cretta.errors import OptionError
 from cretta.models.classifier import Channels, Classifier, blocks_per_stage, initialize
 from cretta.options import check_integer
 
@@ -13,8 +14,9 @@ class Block(nn.Module):
     Where the channel count changes, the shortcut is a 1×1 convolution of the *activated* input.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.bn1 = nn.BatchNorm2d(inputs)
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
@@ -26,17 +28,20 @@ class Block(nn.Module):
         """(N, inputs, H, W) → (N, outputs, H / stride, W / stride)."""
         activated = F.relu(self.bn1(x))
         shortcut = x if self.convShortcut is None else self.convShortcut(activated)
-        total: Tensor = shortcut + self.conv2(F.relu(self.bn2(self.conv1(activated))))
+        out = F.relu(self.bn2(self.conv1(activated)))
+        if self.dropout:
+            out = F.dropout(out, self.dropout, self.training)
+        total: Tensor = shortcut + self.conv2(out)
         return total
 
 
 class Stage(nn.Module):
     """`count` blocks, the first of which may widen and stride."""
 
-    def __init__(self, count: int, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, count: int, inputs: int, outputs: int, stride: int, dropout: float) -> None:
         super().__init__()
-        first = Block(inputs, outputs, stride)
-        self.layer = nn.Sequential(first, *(Block(outputs, outputs, 1) for _ in range(count - 1)))
+        first = Block(inputs, outputs, stride, dropout)
+        self.layer = nn.Sequential(first, *(Block(outputs, outputs, 1, dropout) for _ in range(count - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the blocks in order."""
@@ -57,14 +62,17 @@ class WideResNet(Classifier):
         classes: int = 10,
         mean: Channels | None = None,
         std: Channels | None = None,
+        dropout: float = 0.0,
     ) -> None:
         count = blocks_per_stage(depth, 4, "WideResNet")
+        if not 0.0 <= dropout < 1.0:
+            raise OptionError(f"dropout={dropout!r}: expected a probability in [0, 1).")
         super().__init__(classes, mean, std)
         self.depth, self.width, self.dropout = depth, check_integer("width", width, at_least=1), dropout
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
-        self.block1 = Stage(count, 16, 16 * width, 1)
-        self.block2 = Stage(count, 16 * width, 32 * width, 2)
-        self.block3 = Stage(count, 32 * width, 64 * width, 2)
+        self.block1 = Stage(count, 16, 16 * width, 1, dropout)
+        self.block2 = Stage(count, 16 * width, 32 * width, 2, dropout)
+        self.block3 = Stage(count, 32 * width, 64 * width, 2, dropout)
         self.bn1 = nn.BatchNorm2d(64 * width)
         self.fc = nn.Linear(64 * width, classes)
         initialize(self)
