@@ -132,6 +132,8 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         self.last = Record(size=0, moved=None, skipped=False, note="no batch yet")
         self._arguments = Arguments()
         self._callbacks: list[Callable[[Record], object]] = []
+        self._early: list[Callable[[Tensor], object]] = []
+        self._announced = False
         with torch.inference_mode(False):
             self._build(net)
 
@@ -329,6 +331,21 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
+    def on_logits(self, callback: Callable[[Tensor], object]) -> Callable[[], None]:
+        """Call ``callback`` with the logits of each batch as soon as they are known; return a function that ends this.
+
+        With ``predict="before"`` that is ahead of the update, so that an answer does not wait for it: what the guard
+        does about the batch comes later, and begins to count with the next one. Otherwise it is after the batch.
+        """
+        self._early.append(callback)
+        return lambda: self._early.remove(callback)
+
+    def _announce(self, x: Tensor, logits: Tensor) -> None:
+        if self._early and not self._announced and bool(torch.isfinite(logits).all()):
+            self._announced = True
+            for callback in tuple(self._early):
+                callback(x.own(logits) if isinstance(x, Shard) else logits)
+
     def unadapted(self, x: Tensor) -> Tensor:
         """Return the logits of the source model under the statistics in use, without gradients."""
         with torch.no_grad():
@@ -352,6 +369,7 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         with self.exclusive():
             self._last_batch = self._compared = None  # frees its memory before this batch takes some
             x = self._validate(x, named)
+            self._announced = False
             begun = self.state.checkpoint()
             roll_monitor_back = self._monitor.checkpoint() if self._monitor is not None else None
             try:
@@ -374,6 +392,7 @@ class Adapter(StatefulModule, Generic[OptionsT]):
                 self._last_batch = x  # for export()
             if isinstance(x, Shard):
                 x.group.count_step(self.learnable.flat)
+        self._announce(x, outcome.logits)
         for callback in tuple(self._callbacks):
             callback(record)
         return x.own(outcome.logits) if isinstance(x, Shard) else outcome.logits
@@ -426,15 +445,15 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         for step in range(steps):
             if step > 0:
                 start = self.state.checkpoint()
-            predicts_after = self.logits_from == "after" and step == steps - 1
-            outcome = self._take_step(x, start, first=step == 0, predicts_after=predicts_after)
+            outcome = self._take_step(x, start, first=step == 0, final=step == steps - 1)
             if outcome.skipped is not None:
                 outcome.updates = step
                 return outcome
         outcome.updates = steps
         return outcome
 
-    def _take_step(self, x: Tensor, start: Checkpoint, *, first: bool, predicts_after: bool) -> Outcome:
+    def _take_step(self, x: Tensor, start: Checkpoint, *, first: bool, final: bool) -> Outcome:
+        predicts_after = final and self.logits_from == "after"
         self._step = check = self._new_step(x if first else None, postponed=predicts_after)
         loss = logits = after = skipped = None
         try:
@@ -447,6 +466,8 @@ class Adapter(StatefulModule, Generic[OptionsT]):
                     )
                 loss, logits = objective.loss, objective.logits.detach()
                 check.add(logits)
+                if final and not predicts_after:
+                    self._announce(x, logits)
                 if loss is None:
                     raise SkipStep("the batch gave nothing to learn from")
                 self.update(x, objective)

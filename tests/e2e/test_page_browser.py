@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,34 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
+from browsing import DESKTOP, PATIENCE, chromium
 from cretta.bench import Domain, Result
 from cretta.report.content import Cell, Chart, Column, Panel, Row, Series, Table
 from cretta.report.page import write_page
 from made_results import comparison, made_result
 
-pytest.importorskip("playwright", reason="playwright is not installed: the page is not looked at in a browser")
-
-from playwright.sync_api import expect, sync_playwright
-
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = pytest.mark.process
-PATIENCE = 300_000
-"""Milliseconds after which a wait for the browser counts as a hang."""
-expect.set_options(timeout=PATIENCE)
-BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 360, "height": 740}
 ALL = (1.0, 12.0)
 """The batches of the stream that is shown first."""
@@ -50,13 +33,8 @@ Open = Callable[..., "Page"]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    executable = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if executable is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is there, nor named by $CHROMIUM: the page is not looked at")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=executable, args=list(ARGUMENTS), timeout=PATIENCE)
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from cretta.cli.console import count
-from cretta.errors import OptionError
+from cretta.errors import BufferRequired, OptionError
 from cretta.options import unknown
 
 if TYPE_CHECKING:
     import torch
 
+    from cretta.adapter import Adapter
     from cretta.data.dataset import Size
     from cretta.models.open import OpenedModel
 
@@ -115,6 +116,20 @@ def options(method: str, pairs: Sequence[str], **others: str | None) -> dict[str
             raise OptionError(f"--{name} and --option {name}=… set the same option; give one of them.")
         values |= {name: setting} if setting is not None else {}
     return values
+
+
+def adapter(net: Any, method: str, buffer: str | None, preset: str | None, options: dict[str, Any]) -> Adapter[Any]:
+    """Return the adapter that these options describe."""
+    from cretta.predict.adapter import open_adapter
+
+    try:
+        return open_adapter(net, method, buffer, preset, options)
+    except BufferRequired as error:
+        raise OptionError(
+            f"--method {method} compares with source images: give --buffer FILE (cretta buffer build makes it from "
+            "training images), --buffer embedded for the model that comes with cretta, or another method, such as "
+            "tent; cretta does without by --option source=target."
+        ) from error
 
 
 def option_combinations(method: str, pairs: Sequence[str]) -> list[dict[str, Any]]:

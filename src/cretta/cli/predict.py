@@ -14,10 +14,9 @@ from cretta.cli import parse
 from cretta.cli.app import app, as_options
 from cretta.cli.console import note, print_table, say
 from cretta.cli.options import ADAPTATION, IMAGES, MODEL, argument, flag, option
-from cretta.errors import BufferRequired, OptionError
+from cretta.errors import OptionError
 
 if TYPE_CHECKING:
-    from cretta.adapter import Adapter
     from cretta.predict import Summary
 
 LABELS = {"auto": None, "yes": True, "no": False}
@@ -137,7 +136,7 @@ def predict(
         if sides is None and opened.side is not None and images.is_dir():  # an array keeps the size it has
             sides = opened.side, opened.side
         dataset = open_images(images, size=sides, labeled=labeled, classes=names)
-        adapter = _adapter(opened.net, method, buffer, preset, options)
+        adapter = parse.adapter(opened.net, method, buffer, preset, options)
         if continue_from is not None:
             adapter.restore(continue_from)
         advise(batch_advice(adapter, len(dataset), batch_size))
@@ -174,26 +173,6 @@ def predict(
     if keep_state is not None:
         say(f"State: {keep_state}")
     say(f"Predictions: {summary.output}")
-
-
-def _adapter(net: Any, method: str, buffer: str | None, preset: str | None, options: dict[str, Any]) -> Adapter[Any]:
-    from cretta import SourceBuffer, methods
-    from cretta.data import embedded
-
-    source = None
-    if buffer == "embedded":
-        train = embedded("train")
-        source = SourceBuffer.sample(train, size=len(train), seed=options["seed"])
-    elif buffer is not None:
-        source = SourceBuffer.load(buffer)
-    try:
-        return methods.adapt(net, method, buffer=source, preset=preset, **options)
-    except BufferRequired as error:
-        raise OptionError(
-            f"--method {method} compares with source images: give --buffer FILE (cretta buffer build makes it from "
-            "training images), --buffer embedded for the model that comes with cretta, or another method, such as "
-            "tent; cretta does without by --option source=target."
-        ) from error
 
 
 @contextmanager

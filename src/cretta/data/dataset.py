@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -137,26 +138,19 @@ class FileDataset:
 
     def _decode(self, index: int) -> Pixels:
         """Return one image, scaled and cropped; it may be read-only."""
-        file = self.files[index]
-        try:
-            with Image.open(file) as opened:
-                return np.asarray(self._resized(_rgb(opened, file)))
-        except (StateError, MemoryError):
-            raise
-        # Damage raises OSError, SyntaxError, ValueError, EOFError, struct.error and more, depending on the format.
-        except Exception as error:
-            raise StateError(f"{file} cannot be read as an image ({error}): replace or remove it.") from error
+        return decode_image(self.files[index], str(self.files[index]), self.size)
 
-    def _resized(self, image: Image.Image) -> Image.Image:
-        if self.size is None:
-            return image
-        if isinstance(self.size, tuple):
-            height, width = self.size
-            return _scaled(image, width, height)
-        shorter, side = round(self.size / 0.875), min(image.size)
-        image = _scaled(image, int(shorter * image.width / side), int(shorter * image.height / side))
-        left, top = round((image.width - self.size) / 2), round((image.height - self.size) / 2)
-        return image.crop((left, top, left + self.size, top + self.size))
+
+def decode_image(encoded: Path | BytesIO, name: str, size: Size = None) -> Pixels:
+    """Return the RGB pixels of an image in a file or in bytes, scaled and cropped; ``name`` is for messages."""
+    try:
+        with Image.open(encoded) as opened:
+            return np.asarray(_resized(_rgb(opened, encoded, name), size))
+    except (StateError, MemoryError):
+        raise
+    # Damage raises OSError, SyntaxError, ValueError, EOFError, struct.error and more, depending on the format.
+    except Exception as error:
+        raise StateError(f"{name} cannot be read as an image ({error}): replace or remove it.") from error
 
 
 def as_batch(pixels: Pixels, device: "str | torch.device | None" = None) -> "Tensor":
@@ -181,13 +175,25 @@ def integer_labels(labels: object, source: str) -> Labels:
     return array.astype(np.int64)
 
 
+def _resized(image: Image.Image, size: Size) -> Image.Image:
+    if size is None:
+        return image
+    if isinstance(size, tuple):
+        height, width = size
+        return _scaled(image, width, height)
+    shorter, side = round(size / 0.875), min(image.size)
+    image = _scaled(image, int(shorter * image.width / side), int(shorter * image.height / side))
+    left, top = round((image.width - size) / 2), round((image.height - size) / 2)
+    return image.crop((left, top, left + size, top + size))
+
+
 def _scaled(image: Image.Image, width: int, height: int) -> Image.Image:
     same = image.size == (width, height)
     return image if same else image.resize((width, height), Image.Resampling.BILINEAR)
 
 
-def _rgb(opened: Image.Image, file: Path) -> Image.Image:
-    levels = _sixteen_bits(opened, file)
+def _rgb(opened: Image.Image, encoded: Path | BytesIO, name: str) -> Image.Image:
+    levels = _sixteen_bits(opened, encoded)
     if levels is not None:
         return Image.fromarray(((levels.astype(np.uint32) + 128) // 257).astype(np.uint8)).convert("RGB")
     if opened.mode == "RGB":
@@ -195,13 +201,13 @@ def _rgb(opened: Image.Image, file: Path) -> Image.Image:
         return opened
     if opened.mode[0] in "IF":
         # Pillow would clip these to white.
-        raise StateError(f"{file} has pixels of type {opened.mode}; expected 8 or 16 bits: convert it.")
+        raise StateError(f"{name} has pixels of type {opened.mode}; expected 8 or 16 bits: convert it.")
     if opened.mode == "P" and "transparency" in opened.info:
         return opened.convert("RGBA").convert("RGB")
     return opened.convert("RGB")
 
 
-def _sixteen_bits(opened: Image.Image, file: Path) -> NDArray[np.integer[Any]] | None:
+def _sixteen_bits(opened: Image.Image, encoded: Path | BytesIO) -> NDArray[np.integer[Any]] | None:
     """Return the values of an image with 16 bits per channel, without transparency; None for other images."""
     if opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format == "PNG"):
         return np.asarray(opened)
@@ -210,7 +216,7 @@ def _sixteen_bits(opened: Image.Image, file: Path) -> NDArray[np.integer[Any]] |
         return None
     # Pillow reads the high bytes of colors and drops the low ones; with the byte order reversed, it reads the low ones.
     high = np.asarray(opened).astype(np.uint16)
-    with Image.open(file) as again:
+    with Image.open(encoded) as again:
         again.tile = [(*tile[:3], tile[3].replace("16B", "16L"))]  # type: ignore[list-item]  # a named tuple since Pillow 11
         low = np.asarray(again).astype(np.uint16)
     return (high * 256 + low)[..., :3]

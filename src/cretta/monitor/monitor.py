@@ -151,7 +151,8 @@ class Monitor:
             own, frozen = (torch.cat(part).cpu() for part in zip(*pairs, strict=True))
             agreement = float((own.argmax(-1) == frozen.argmax(-1)).double().mean())
             own_energy, frozen_energy = energy(own), energy(frozen)
-            adaptation = float((own_energy - frozen_energy).mean() / frozen_energy.std().clamp(min=1e-6))
+            if len(own) > 1:
+                adaptation = float((own_energy - frozen_energy).mean() / frozen_energy.std().clamp(min=1e-6))
             source_estimates = self.source.estimates(frozen) if self.source is not None else {}
         counted = len(logits) > 0
         return MonitorSummary(

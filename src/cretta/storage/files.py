@@ -12,6 +12,8 @@ from pathlib import Path
 from cretta.errors import BusyError, StateError
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+TEMPORARY = f".*.{'[0-9a-f]' * 32}"
+"""Pattern of the names of temporary files, which a killed process leaves behind."""
 
 
 def check_target(path: Path) -> None:
@@ -43,6 +45,13 @@ def atomic_write(path: Path, *, within: Path | None = None, sync: bool = True) -
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed; the caller holds the lock of the folder."""
+    for path in folder.glob(TEMPORARY):
+        with suppress(OSError):
+            path.unlink()
 
 
 @contextmanager

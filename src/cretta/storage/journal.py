@@ -15,14 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cretta.errors import StateError
-from cretta.storage.files import atomic_write
+from cretta.storage.files import TEMPORARY, atomic_write
 from cretta.storage.manifest import Manifest
 
 STATES = 2
 """States that are stored, in case the newest is damaged."""
 _SETTINGS = "settings.json"
-_FILES = ("part-*", "state-*", _SETTINGS, f".*.{'[0-9a-f]' * 32}")
-"""The last are temporary files of :func:`~cretta.storage.atomic_write`."""
+_FILES = ("part-*", "state-*", _SETTINGS, TEMPORARY)
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import io
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from cretta import pages
 from cretta.bench import Result
 from cretta.errors import OptionError
 from cretta.report.charts import render
@@ -27,7 +26,7 @@ from cretta.report.styles import Style, styles
 from cretta.report.summary import over, overall_table, summary_charts, summary_tables
 from cretta.storage import atomic_write
 
-SCRIPTS = ("dom.js", "table.js", "plot.js", "curves.js", "reliability.js", "settings.js", "main.js")
+SCRIPTS = ("table.js", "curves.js", "reliability.js", "settings.js", "main.js")
 OPEN_SETTINGS = 8
 """Settings that are shown at once in overview and charts."""
 NAMED = 4
@@ -68,11 +67,12 @@ def write_page(
         "runs": runs_payload(groups) if groups else None,
         **groups_payload(groups, method_styles),
     }
-    script = '(() => {\n"use strict";\n' + "\n".join(map(_asset, SCRIPTS)) + "\n})();"
+    own_scripts = [pages.asset(script, __package__) for script in SCRIPTS]
+    script = pages.joined([pages.asset("dom.js"), pages.asset("plot.js"), *own_scripts])
     parts = {
-        "policy": html.escape(_policy(script)),
+        "policy": html.escape(pages.policy(script)),
         "title": html.escape(title),
-        "style": _asset("style.css"),
+        "style": pages.asset("style.css"),
         "lead": _lead(groups),
         "facts": _facts(groups),
         "notes": "".join(f"<p class=note>{html.escape(note)}</p>" for note in notes),
@@ -84,33 +84,10 @@ def write_page(
         "script": script,
     }
     sections = {"runs": bool(groups), "charts": bool(drawings), "examples": bool(examples)}
-    page = _filled(_asset("page.html"), sections, parts).encode()
+    page = pages.filled(pages.asset("page.html", __package__), sections, parts).encode()
     with atomic_write(Path(output)) as temporary:
         temporary.write_bytes(page)
     return len(page)
-
-
-def _asset(name: str) -> str:
-    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
-
-
-def _filled(template: str, sections: Mapping[str, bool], parts: Mapping[str, str]) -> str:
-    """Remove what lies between ``<!--name-->`` and ``<!--/name-->`` of absent sections; replace each ``{{part}}``.
-
-    Parts are replaced in one pass, so that braces in their content stay as they are.
-    """
-    comments = re.compile(r"<!--(\w+)-->(.*?)<!--/\1-->", re.DOTALL)
-    template = comments.sub(lambda match: match[2] if sections[match[1]] else "", template)
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
-
-
-def _policy(script: str) -> str:
-    """Return what a browser may do for this page: run exactly this script, show embedded images, nothing else."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _lead(groups: Sequence[Group]) -> str:

@@ -90,6 +90,14 @@ class View {
     this.notify();
   }
 
+  /** Takes batches that were added; what is zoomed into stays. */
+  extend(from, to) {
+    const zoomed = this.zoomed;
+    this.full = [from, Math.max(to, from + 1)];
+    if (zoomed && this.range[0] >= from) this.notify();
+    else this.reset();
+  }
+
   /** Makes the range this many times as wide, a batch staying where it is. */
   scale(factor, around) {
     const [a, b] = this.range;
@@ -132,6 +140,12 @@ class Plot {
     this.series = series;
     this.parts = parts;
     this.cursor = null;
+    this.redraw();
+  }
+
+  /** Takes curves with more batches; the cursor stays. */
+  update(series) {
+    this.series = series;
     this.redraw();
   }
 

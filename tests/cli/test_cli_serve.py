@@ -1,0 +1,53 @@
+"""`cretta serve`: what it refuses before it serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cretta.cli import app
+
+pytest.importorskip("fastapi", reason="fastapi is not installed: the service is not tested")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: the service is not tested")
+
+
+def refused(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["serve", *map(str, arguments)], env={"CRETTA_TOKEN": None})
+    assert result.exit_code == 2, result.output
+    return result.output.replace("\n", " ")
+
+
+def test_other_machines_need_a_token(tmp_path: Path) -> None:
+    assert "so a token is required: give --token-file FILE or set CRETTA_TOKEN" in refused("--host", "0.0.0.0")
+    (tmp_path / "token").write_text("short")
+    message = refused("--host", "0.0.0.0", "--token-file", tmp_path / "token")
+    assert "expected a token of at least 16 characters, got 5" in message
+    assert "give a text file with the token" in refused("--token-file", tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--when-full", "500"), "--when-full 500: expected one of '429', '503'"),
+        (("--batch-size", "0"), "--batch-size 0: expected an integer, at least 1"),
+        (("--guard", "pray"), "guard"),
+        (("--log", "xml"), "unknown --log 'xml'"),
+        (("--timeout", "0"), "--timeout 0.0: expected a finite number above 0"),
+        (("--model", "textbook:small_net", "--method", "tent"), "expected --size, such as"),
+        (("--model", "textbook:small_net"), "compares with source images: give --buffer FILE"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    assert message in refused("--folder", tmp_path, *arguments)
+
+
+def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1:{port}" in refused("--folder", tmp_path, "--port", port)

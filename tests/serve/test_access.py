@@ -1,0 +1,121 @@
+"""Who may call what, and what every response has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cretta.serve.access import Access, is_loopback
+from cretta.serve.refusal import Refusal
+from serving import BEARER, TOKEN, make, pixels, png, predict, run, running
+
+ELSEWHERE = {"path": "/predict", "server": ("192.0.2.1", 8000)}
+LOCAL = {"path": "/predict", "server": ("127.0.0.1", 8000)}
+
+
+def test_addresses_of_this_machine() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "::1", "localhost", "/run/socket", "127.8.9.1")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.0.2.1", "localhost.example", "")))
+
+
+def test_elsewhere_everything_except_health_and_the_empty_page_needs_the_token() -> None:
+    access = Access(TOKEN)
+    headers = {"host": "model.example"}
+    for path in ("/predict", "/metrics", "/events", "/state", "/v2", "/openapi.json", "/state/reset"):
+        with pytest.raises(Refusal, match="Authorization: Bearer") as refused:
+            access.check({**ELSEWHERE, "path": path}, headers)
+        assert refused.value.status == 401
+        access.check({**ELSEWHERE, "path": path}, {**headers, "authorization": f"Bearer {TOKEN}"})
+    for path in ("/", "/v2/health/live", "/v2/health/ready"):
+        access.check({**ELSEWHERE, "path": path}, headers)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "Bearer", "Bearer ", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}"]
+)
+def test_a_wrong_token_is_refused(value: str) -> None:
+    with pytest.raises(Refusal):
+        Access(TOKEN).check(ELSEWHERE, {"host": "a", "authorization": value})
+
+
+def test_bound_elsewhere_a_local_connection_needs_the_token_too() -> None:
+    with pytest.raises(Refusal, match="Authorization"):
+        Access(TOKEN, local=False).check(LOCAL, {"host": "localhost"})
+
+
+def test_pages_of_other_sites_cannot_send_requests() -> None:
+    access = Access(TOKEN)
+    access.check(LOCAL, {"host": "localhost:8000", "origin": "http://localhost:8000"})
+    for headers in (
+        {"host": "localhost:8000", "origin": "http://evil.example"},
+        {"host": "localhost:8000", "origin": "null"},
+        {"host": "evil.example:8000"},  # a name that resolves to 127.0.0.1
+    ):
+        with pytest.raises(Refusal) as refused:
+            access.check(LOCAL, headers)
+        assert refused.value.status == 403
+
+
+def test_state_routes_always_need_the_token(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make(tmp_path)) as client:
+            for method, path in (
+                ("GET", "/state"),
+                *(("POST", f"/state/{c}") for c in ("snapshot", "rollback", "reset")),
+            ):
+                refused = await client.request(method, path)
+                assert refused.status_code == 401
+                assert refused.headers["www-authenticate"] == "Bearer"
+                assert (await client.request(method, path, headers=BEARER)).status_code in (200, 409)
+            assert (await predict(client, pixels(1)[0])).status_code == 200
+
+    run(scenario())
+
+
+def test_every_response_has_security_headers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make(tmp_path)) as client:
+            responses = [
+                await client.get("/"),
+                await client.get("/nothing"),
+                await client.get("/state"),
+                await predict(client, pixels(1)[0]),
+            ]
+        assert [response.status_code for response in responses] == [200, 404, 401, 200]
+        for response in responses:
+            assert response.headers["x-content-type-options"] == "nosniff"
+            assert response.headers["x-frame-options"] == "DENY"
+            assert response.headers["cache-control"] == "no-store"
+            assert "default-src 'none'" in response.headers["content-security-policy"]
+            assert "unsafe" not in response.headers["content-security-policy"]
+        assert responses[1].json() == {"error": "Not Found"}
+
+    run(scenario())
+
+
+def test_limits_of_bodies(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        image = png(pixels(1)[0])
+        async with running(make(tmp_path, max_body=len(image), max_images=2)) as client:
+            kind = {"content-type": "image/png"}
+            assert (await client.post("/predict", content=image, headers=kind)).status_code == 200
+            large = await client.post("/predict", content=image + b"x", headers=kind)
+            assert large.status_code == 413
+            assert f"at most {len(image)} bytes" in large.json()["error"]
+
+            async def parts():  # type: ignore[no-untyped-def]  # without Content-Length
+                for _ in range(9):
+                    yield image
+
+            assert (await client.post("/predict", content=parts(), headers=kind)).status_code == 413
+            packed = await client.post("/predict", content=image, headers={**kind, "content-encoding": "gzip"})
+            assert packed.status_code == 415
+        async with running(make(tmp_path, max_images=2)) as client:
+            files = [("images", (f"{index}.png", image)) for index in range(3)]
+            assert (await client.post("/predict", files=files[:2])).status_code == 200
+            many: httpx.Response = await client.post("/predict", files=files)
+            assert many.status_code in (400, 413)
+
+    run(scenario())

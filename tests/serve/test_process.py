@@ -1,0 +1,141 @@
+"""`cretta serve` as a process: signals under load, restarts, and the shipped model without arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import cretta
+from processes import ENVIRONMENT, LONG, command
+from serving import BEARER, TOKEN, pixels, png
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+CLIENTS = 8
+
+
+class Process:
+    """A service in a new process; its log is read as it is written."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.log: list[dict[str, Any]] = []
+        self.process = subprocess.Popen(
+            command("serve", "--port", 0, "--log", "json", *arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**ENVIRONMENT, "CRETTA_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1"},
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert " at http://127.0.0.1:" in line, [line, self.log]
+        self.address = line.split(" at ")[1].split()[0]
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(json.loads(line))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [entry for entry in self.log if entry["event"] == name]
+
+    def end(self, how: int) -> int:
+        self.process.send_signal(how)
+        status = self.process.wait(LONG)
+        self._reader.join(LONG)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
+@contextlib.contextmanager
+def load(address: str, enough: int) -> Iterator[list[dict[str, Any]]]:
+    """Send images from several clients until the service is gone; yield the answers after ``enough`` of them."""
+    answers: list[dict[str, Any]] = []
+    reached = threading.Event()
+    body = png(pixels(1)[0])
+
+    def send() -> None:
+        headers = {"content-type": "image/png", "connection": "close"}
+        for _ in range(100_000):
+            try:
+                response = httpx.post(f"{address}predict", content=body, headers=headers, timeout=LONG)
+            except httpx.TransportError:  # not accepted, or killed
+                return
+            if response.status_code == 503:
+                return
+            assert response.status_code == 200, response.text
+            answers.extend(response.json()["predictions"])
+            if len(answers) >= enough:
+                reached.set()
+
+    threads = [threading.Thread(target=send) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    assert reached.wait(LONG)
+    yield answers
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
+
+
+def options(folder: Path) -> tuple[object, ...]:
+    buffer = folder / "source.safetensors"
+    if not buffer.exists():
+        cretta.SourceBuffer(pixels(20, seed=9), augment="none").save(buffer)
+    return ("--model", "textbook:small_net", "--buffer", buffer, "--folder", folder / "state", "--rate", 0)
+
+
+def test_sigterm_under_load_answers_every_accepted_request(tmp_path: Path) -> None:
+    service = Process(*options(tmp_path), "--snapshot-every", 0)
+    with load(service.address, 50) as answers:
+        status = service.end(signal.SIGTERM)
+    assert status == 0
+    (stopped,) = service.events("stopped")
+    assert stopped["clean"] is True
+    assert stopped["accepted"] == len(answers) >= 50
+    assert sorted(answer["sequence"] for answer in answers) == list(range(len(answers)))
+    (snapshot,) = (tmp_path / "state").glob("snapshot-*.safetensors")
+    assert snapshot.name.endswith(f"-step-{stopped['step']}.safetensors")
+
+
+def test_sigkill_under_load_and_restart(tmp_path: Path) -> None:
+    service = Process(*options(tmp_path), "--snapshot-every", 1)
+    with load(service.address, 50):
+        assert service.end(signal.SIGKILL) == -signal.SIGKILL
+    again = Process(*options(tmp_path), "--snapshot-every", 1)
+    (ready,) = again.events("ready")
+    assert ready["step"] > 0
+    assert ready["snapshot"].endswith(f"-step-{ready['step']}.safetensors")
+    answer = httpx.post(
+        f"{again.address}predict", content=png(pixels(1)[0]), headers={"content-type": "image/png"}, timeout=LONG
+    ).json()["predictions"][0]
+    assert answer["step"] == ready["step"]
+    state = httpx.get(f"{again.address}state", headers=BEARER, timeout=LONG).json()
+    assert state["step"] >= ready["step"]
+    assert again.end(signal.SIGINT) == 0
+
+
+def test_the_shipped_model_without_arguments(tmp_path: Path) -> None:
+    from cretta.data import embedded
+
+    test = embedded("test")
+    files = [("images", (f"{index}.png", png(test[index][0]))) for index in range(32)]
+    service = Process("--folder", tmp_path)
+    try:
+        body = httpx.post(f"{service.address}predict", files=files, timeout=LONG).json()
+        labels = [test.classes[test[index][1]] for index in range(32)]
+        hits = sum(entry["label"] == label for entry, label in zip(body["predictions"], labels, strict=True))
+        assert hits >= 26  # the model has 86 % on clean images
+    finally:
+        assert service.end(signal.SIGTERM) == 0
