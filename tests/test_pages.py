@@ -142,6 +142,10 @@ def test_commands_run(page: Path, home: Path) -> None:
     for block in pages.blocks(page, "sh"):
         for words in pages.commands(block.code):
             match words:
+                case ["cretta", "serve", *_]:  # runs until it is stopped; executed by tests/serve
+                    check_command(words[1:])
+                case ["curl", *_]:
+                    assert "127.0.0.1:8000" in words[-1]
                 case ["cretta", *arguments] | ["python", "-m", "cretta", *arguments]:
                     if "gentle" in arguments:  # needs the package of the example to be installed
                         check_command(arguments)

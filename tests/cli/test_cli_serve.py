@@ -35,7 +35,7 @@ def test_other_machines_need_a_token(tmp_path: Path) -> None:
         (("--guard", "pray"), "guard"),
         (("--log", "xml"), "unknown --log 'xml'"),
         (("--timeout", "0"), "--timeout 0.0: expected a finite number above 0"),
-        (("--model", "textbook:small_net", "--method", "tent"), "expected --size, such as"),
+        (("--model", "textbook:small_net", "--method", "tent"), "such as --size 224: without a buffer"),
         (("--model", "textbook:small_net"), "compares with source images: give --buffer FILE"),
     ],
 )

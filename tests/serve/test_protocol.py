@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import textbook
 from serving import adapter, listening, make, npy, pixels, run, running
 
 SIDE = textbook.SIDE
+ROOT = Path(__file__).parent.parent.parent
 
 
 def tensor(images: Any) -> dict[str, Any]:
@@ -171,6 +173,10 @@ def test_the_client_of_triton(tmp_path: Path) -> None:
             assert result.as_numpy("class").tolist() == [entry["class"] for entry in direct]
         everything = client.infer("cretta", [sent])
         assert everything.as_numpy("sequence").tolist() == [12, 13, 14, 15]
+        example = runpy.run_path(str(ROOT / "examples" / "serve" / "triton_client.py"))
+        assert example["probabilities"](address.removeprefix("http://"), floats).tolist() == [
+            entry["probabilities"] for entry in direct
+        ]
         with pytest.raises(triton.InferenceServerException, match="expected the model 'cretta'"):
             client.get_model_metadata("other")
         client.close()

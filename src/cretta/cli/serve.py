@@ -59,7 +59,7 @@ def serve(
     timeout: float = option(30.0, "Seconds that a request may wait for its batch.", LIMITS),
     max_body: int = option(32 * 2**20, "Bytes of a request, at most.", LIMITS, min=1),
     max_pixels: int = option(20_000_000, "Pixels of an image, at most.", LIMITS, min=1),
-    rate: float = option(1000.0, "Requests per second and client address; 0 is no limit.", LIMITS, min=0),
+    rate: float = option(1000.0, "Requests per second and client address; 0: no limit.", LIMITS, min=0),
     grace: float = option(0.0, "Seconds from SIGTERM until connections are refused.", LIMITS, min=0),
     drain: float = option(30.0, "Seconds to answer what was accepted before.", LIMITS),
     recent: int = option(24, "Images that the page shows; 0 shows none.", SERVER, min=0),

@@ -112,8 +112,8 @@ def _protocol(seconds: float) -> type[asyncio.Protocol]:
             super().data_received(data)
             self._watch()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
+        def connection_lost(self, *reason: Any) -> None:
+            super().connection_lost(*reason)
             self._forget()
 
         def _watch(self) -> None:

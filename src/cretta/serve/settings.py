@@ -20,7 +20,7 @@ class Settings(OptionSet):
     max_pending: int = integer(256 * 2**20, "bytes of all bodies being read or decoded, at most", at_least=1)
     max_pixels: int = integer(20_000_000, "pixels of an image, at most", at_least=1)
     max_images: int = integer(256, "images of a request, at most", at_least=1)
-    rate: float = number(1000.0, "requests per second and client address; 0 is no limit", at_least=0)
+    rate: float = number(1000.0, "requests per second and client address; 0: no limit", at_least=0)
     upload_seconds: float = number(30.0, "seconds that an upload may take", above=0)
     header_seconds: float = number(10.0, "seconds that the headers of a request may take", above=0)
     connections: int = integer(1024, "open connections, at most", at_least=1)
