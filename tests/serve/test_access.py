@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -105,7 +106,7 @@ def test_limits_of_bodies(tmp_path: Path) -> None:
             assert large.status_code == 413
             assert f"at most {len(image)} bytes" in large.json()["error"]
 
-            async def parts():  # type: ignore[no-untyped-def]  # without Content-Length
+            async def parts() -> AsyncIterator[bytes]:  # without Content-Length
                 for _ in range(9):
                     yield image
 

@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,7 +202,7 @@ def test_schemathesis_agrees_with_the_openapi_document(tmp_path: Path) -> None:
                 suppress_health_check=list(HealthCheck),
             )
             @given(case=operation.as_strategy())
-            def conforms(case: schemathesis.Case) -> None:
+            def conforms(case: Any) -> None:
                 nonlocal calls
                 calls += 1
                 headers = dict(BEARER) if case.path.startswith("/state") else {}

@@ -53,8 +53,9 @@ class Process:
         self.process.send_signal(how)
         status = self.process.wait(LONG)
         self._reader.join(LONG)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
         return status
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch
 
 import textbook
 from cretta import BusyError, StateError
-from cretta.storage import files
 from serving import BEARER, adapter, make, pixels, predict, run, running, service_of, until
 
 
@@ -99,7 +99,7 @@ def test_a_full_disk_is_reported_and_serving_goes_on(tmp_path: Path, monkeypatch
                 raise OSError(errno.ENOSPC, "No space left on device")
 
             with monkeypatch.context() as patch:
-                patch.setattr(files.os, "fsync", full)
+                patch.setattr(os, "fsync", full)
                 for image in pixels(3):
                     assert (await predict(client, image)).status_code == 200
                 asked = await client.post("/state/snapshot", headers=BEARER)

@@ -251,7 +251,7 @@ def test_clients_that_vanish_are_dropped_before_their_batch(tmp_path: Path) -> N
             "client": ("127.0.0.1", 9),
             "headers": [(b"host", b"localhost"), (b"content-type", b"image/png")],
         }
-        await application(scope, receive, send)  # type: ignore[arg-type]
+        await application(scope, receive, send)
         return sent
 
     async def scenario() -> None:

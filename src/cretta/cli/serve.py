@@ -84,16 +84,16 @@ def serve(
     `pip install 'cretta[serve]'`. Routes, limits, metrics and deployment: docs/serving.md.
 
         # the model and the source images of cretta; the page is at
-        # http://127.0.0.1:8000/
+        # 127.0.0.1:8000/
         cretta serve
         curl --data-binary @photo.png -H 'Content-Type: image/png' \
-            http://127.0.0.1:8000/predict
+            127.0.0.1:8000/predict
         curl -F images=@a.jpg -F images=@b.jpg \
-            'http://127.0.0.1:8000/predict?adapt=false'
+            '127.0.0.1:8000/predict?adapt=false'
 
         # undo what was learned
         curl -X POST -H "Authorization: Bearer $(cat cretta-serve/token)" \
-            http://127.0.0.1:8000/state/rollback
+            127.0.0.1:8000/state/rollback
 
         # your own network, for other machines too
         cretta serve --model net:make --buffer source.safetensors --size 224 \

@@ -95,10 +95,11 @@ class ImageFormat:
             raise Refusal(422, f"expected images of shape {shape}, got an array of shape {array.shape}.")
         if array.dtype.kind == "f":
             with np.errstate(invalid="ignore", over="ignore"):
-                array = array.astype(np.float32)
+                floats = array.astype(np.float32)
             # NaN fails both comparisons.
-            if not bool((array >= 0).all() and (array <= 1).all()):
+            if not bool((floats >= 0).all() and (floats <= 1).all()):
                 raise Refusal(422, "expected floats from 0 to 1, got values outside or not finite; divide by 255.")
+            array = floats
         elif array.dtype != np.uint8:
             raise Refusal(422, f"expected an array of uint8, or of floats from 0 to 1, got {array.dtype}.")
         images: NDArray[np.uint8] = array if layout == "NHWC" else array.transpose(0, 2, 3, 1)  # type: ignore[assignment]  # or float32
@@ -133,7 +134,7 @@ def to_batch(images: Sequence[Image], device: torch.device) -> Tensor:
     import torch
 
     if all(image.dtype == np.uint8 for image in images):
-        return as_batch(np.stack(images), device)  # type: ignore[arg-type]  # all are bytes
+        return as_batch(np.stack(images), device)
     return torch.cat(list(_tensors(images, device)))
 
 

@@ -80,7 +80,7 @@ class Live:
             while not self.closed.is_set():
                 changed.clear()
                 now = self.number
-                images = [self._image(*rest, labels) for number, *rest in list(self.images) if number > sent]
+                images = [_image(item, answer, labels) for number, item, answer in list(self.images) if number > sent]
                 message = {
                     "state": state(),
                     "batches": [batch for number, batch in list(self.batches) if number > sent],
@@ -99,24 +99,24 @@ class Live:
         finally:
             self._changed.discard(entry)
 
-    @staticmethod
-    def _image(item: Item, prediction: Prediction, labels: Sequence[str]) -> dict[str, Any]:
-        pixels = item.image if item.image.dtype == np.uint8 else np.rint(item.image * 255).astype(np.uint8)
-        picture = PIL.Image.fromarray(np.asarray(pixels))
-        picture.thumbnail((SIDE, SIDE))
-        content = io.BytesIO()
-        picture.save(content, "PNG")
-        return {
-            "source": f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}",
-            "label": label(labels, prediction.index),
-            "probability": float(prediction.probabilities[prediction.index]),
-            "sequence": prediction.sequence,
-        }
-
 
 def label(labels: Sequence[str], index: int) -> str:
     """Return the name of a class, or its number."""
     return labels[index] if index < len(labels) else str(index)
+
+
+def _image(item: Item, prediction: Prediction, labels: Sequence[str]) -> dict[str, Any]:
+    pixels = item.image if item.image.dtype == np.uint8 else np.rint(item.image * 255).astype(np.uint8)
+    picture = PIL.Image.fromarray(np.asarray(pixels))
+    picture.thumbnail((SIDE, SIDE))
+    content = io.BytesIO()
+    picture.save(content, "PNG")
+    return {
+        "source": f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}",
+        "label": label(labels, prediction.index),
+        "probability": float(prediction.probabilities[prediction.index]),
+        "sequence": prediction.sequence,
+    }
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -67,4 +67,4 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics in the format that Prometheus reads."""
-        return generate_latest(self.registry)
+        return bytes(generate_latest(self.registry))

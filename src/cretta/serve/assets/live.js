@@ -130,10 +130,10 @@ class Live {
       ["batches", state.batches.toLocaleString("en")],
       ["updates", state.step.toLocaleString("en")],
       ["images waiting", state.waiting.toLocaleString("en")],
-      ["estimated accuracy", percent(this.latest((batch) => batch.accuracy.cot))],
-      ["of the source model", percent(this.latest((batch) => batch.source_accuracy.cot))],
+      ["est. accuracy", percent(this.latest((batch) => batch.accuracy.cot))],
+      ["of source model", percent(this.latest((batch) => batch.source_accuracy.cot))],
       ["confidence", percent(this.latest((batch) => batch.confidence))],
-      ["input drift (0.5: none)", readable(this.latest((batch) => batch.drift), 2)],
+      ["drift (none: 0.5)", readable(this.latest((batch) => batch.drift), 2)],
     ];
     byId("facts").replaceChildren(...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
     const alarm = this.batches.slice(-10).reverse().find((batch) => batch.guard);
