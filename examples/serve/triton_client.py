@@ -1,7 +1,7 @@
 """Ask a service by the client of Triton. Executed by tests/serve/test_protocol.py.
 
-    pip install 'tritonclient[http]'
-    python examples/serve/triton_client.py photo.png
+pip install 'tritonclient[http]'
+python examples/serve/triton_client.py photo.png
 """
 
 from __future__ import annotations
