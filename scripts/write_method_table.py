@@ -59,7 +59,7 @@ def signatures() -> str:
         "",
         "from cretta.buffer import SourceBuffer",
         "from cretta.methods import cretta",
-        "from cretta.monitor.collapse import Guard",
+        "from cretta.monitor.guard import Guard",
         "",
         "class CreTTA(cretta.CreTTA):",
         "    def __init__(",

@@ -34,8 +34,8 @@ def everything(model: AnyAdapter) -> dict[str, Tensor]:
     found = model.state.snapshot()
     for name, tensor in [*model.model.module.named_parameters(), *model.model.module.named_buffers()]:
         found[f"module.{name}"] = tensor.detach().clone()
-    if model._monitor is not None:
-        found |= {f"watch.{name}": value.clone() for name, value in model._monitor.snapshot().items()}
+    if model._guard is not None:
+        found |= {f"watch.{name}": value.clone() for name, value in model._guard.snapshot().items()}
     return found
 
 

@@ -49,9 +49,7 @@ def made(method: str, scale: Transform = SCALES["0 to 1"], **options: Any) -> An
 
 
 def everything(model: AnyAdapter) -> dict[str, Tensor]:
-    guard = (
-        {f"guard.{n}": t.clone() for n, t in model._monitor.snapshot().items()} if model._monitor is not None else {}
-    )
+    guard = {f"guard.{n}": t.clone() for n, t in model._guard.snapshot().items()} if model._guard is not None else {}
     return model.state.snapshot() | {f"range.{n}": t.clone() for n, t in model._inputs.snapshot().items()} | guard
 
 

@@ -103,7 +103,7 @@ def test_a_state_dict_is_a_copy_of_what_evolves() -> None:
     model(textbook.batches((8,))[0])
     state = model.state_dict()
     assert {name.split(".")[0] for name in state} == {
-        *("generator", "cycle", "parameters", "optimizer", "statistics", "guard", "range")
+        *("generator", "cycle", "batches", "parameters", "optimizer", "statistics", "guard", "range")
     }
     for value in state.values():
         value.zero_()

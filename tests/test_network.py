@@ -18,7 +18,7 @@ from cretta.normalization import NormStatistics, StreamAverage
 
 def classifier(net: nn.Module, statistics: str = "running") -> Network:
     module = copy_sharing_parameters(net)
-    return Network(module, NormStatistics(module, statistics, 0.1, StreamAverage()))
+    return Network(module, NormStatistics(module, statistics, StreamAverage()))
 
 
 # Copies that share.

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 import cretta
 import textbook
 from cretta.errors import BatchError, ModelError
-from cretta.normalization import STATISTICS, norm_layers, norm_parameter_names
+from cretta.normalization import STATISTICS, norm_layers, norm_parameter_names, prior_weight
 
 DOUBLE = torch.float64
 ALPHA = 0.3
@@ -35,6 +37,18 @@ def normalize(x: Tensor, mean: Tensor, variance: Tensor, gamma: Tensor, beta: Te
     return wide(gamma) * (x - wide(mean)) / (wide(variance) + eps) ** 0.5 + wide(beta)
 
 
+def weight_by_hand(logits: Tensor, size: int) -> float:
+    """n / (N + n) with N = 32 / s⁴, and s the share of the expected classes that the source model sees."""
+    if size == 1:
+        return 0.0
+    rows = logits.softmax(-1).tolist()
+    mix = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    seen = math.exp(-sum(p * math.log(p) for p in mix))
+    expected = sum(1 - (1 - 1 / len(mix)) ** len(rows) for _ in mix)
+    prior = 32 / min(1.0, seen / expected) ** 4
+    return size / (prior + size) if size / (prior + size) >= 0.1 else 0.0
+
+
 class ByHand:
     """SmallNet with any statistics; ``averages`` are the moving ones, by layer."""
 
@@ -56,7 +70,7 @@ class ByHand:
         mean, variance = moments(x)
         if self.statistics == "running":
             mean, variance = self.training[name]
-        elif self.statistics in ("mixture", "moving"):
+        elif self.statistics in ("mixture", "moving", "auto"):
             mean = self.alpha * mean + (1 - self.alpha) * base[name][0]
             variance = self.alpha * variance + (1 - self.alpha) * base[name][1]
         follow[name] = (mean.detach(), variance.detach())
@@ -85,7 +99,8 @@ def close(got: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
 def test_logits_equal_those_by_hand(statistics: str) -> None:
     net, (x, *_) = net_and_stream()
     model = cretta.adapt(net, "tent", statistics=statistics, batch_weight=ALPHA)
-    close(model.predict(x), ByHand(net, statistics)(x))
+    alpha = weight_by_hand(net(x), len(x)) if statistics == "auto" else ALPHA
+    close(model.predict(x), ByHand(net, statistics, alpha)(x))
 
 
 def test_the_statistics_are_four_different_things() -> None:
@@ -105,7 +120,9 @@ def test_gradients_equal_those_by_hand(statistics: str, role: Any) -> None:
     """Through the batch's share of mean and variance too: γ and β of the first layer move those of the second."""
     net, (x, *_) = net_and_stream()
     model = cretta.adapt(net, "tent", statistics=statistics, batch_weight=ALPHA)
-    hand = ByHand(net, statistics)
+    # Of a batch that was not announced, "auto" has the weight of the last one; of source samples, that of all classes.
+    alpha = len(x) / (32 + len(x)) if (statistics, role) == ("auto", "source") else ALPHA
+    hand = ByHand(net, statistics, alpha)
     loss = textbook.entropy(getattr(model.model, "source" if role == "source" else "__call__")(x)).mean()
     expected = textbook.entropy(hand(x, role)).mean()
     for name in ("bn1", "bn2"):
@@ -286,8 +303,52 @@ def test_one_image_again_and_again(method: str, statistics: str) -> None:
     for x in textbook.batches((1, 1, 1)):
         for batch in (x.expand(8, -1, -1, -1), torch.full_like(x, 0.5).expand(8, -1, -1, -1)):
             assert torch.isfinite(model(batch)).all()
-            assert model.last.adapted
+            assert model.last.adapted == (statistics != "auto")
     assert all(torch.isfinite(v).all() for v in model.state.snapshot().values() if v.is_floating_point())
+
+
+# The prior, and what moving statistics reject.
+
+
+def test_the_prior_depends_on_size_and_classes() -> None:
+    certain = 50 * torch.eye(10)
+    balanced, one, two = certain.repeat(4, 1), certain[[3] * 40], certain[[3, 7] * 20]
+    weights = [prior_weight(40, logits) for logits in (balanced, two, one)]
+    assert weights[0] == pytest.approx(40 / (32 + 40), rel=0.01)
+    assert weights[2] == 0.0
+    five = prior_weight(200, certain[:5].repeat(8, 1))  # 9.85 of 10 classes are expected of 40
+    assert five == pytest.approx(200 / (32 * (9.85 / 5) ** 4 + 200), rel=0.01)
+    assert prior_weight(200, balanced) > weights[0] > prior_weight(4, balanced[:4])
+    assert prior_weight(1, balanced[:1]) == 0.0
+    assert prior_weight(8, torch.full((8, 3), math.nan)) == 0.0
+
+
+def test_one_image_under_auto_is_the_source_model_and_teaches_nothing() -> None:
+    net, (x, *_) = net_and_stream()
+    model = cretta.adapt(net, "tent", statistics="auto")
+    before = model.state.snapshot()
+    close(model(x[:1]), net(x[:1]))
+    assert (model.last.adapted, model.last.skipped) == (False, False)
+    assert model.last.reason == "too few images or classes to learn from"
+    textbook.assert_bits(model.state.snapshot(), before)
+
+
+@pytest.mark.parametrize("bad", ["scale", "constant", "overflow"])
+def test_moving_statistics_reject_a_batch_far_from_the_stream(bad: str) -> None:
+    net, stream = net_and_stream(torch.float32)
+    model, undisturbed = (cretta.adapt(net, "bn_adapt", statistics="moving") for _ in range(2))
+    for x in stream:
+        model(x)
+        assert model.last.reason == ""
+        undisturbed(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = stream[0]
+        model({"scale": 9 * x, "constant": torch.full_like(x, 0.3), "overflow": 1e18 * x}[bad])
+    textbook.assert_bits(model.state.snapshot(), undisturbed.state.snapshot())
+    if bad != "overflow":  # that is outside the range of inputs, too
+        assert "far from the stream" in model.last.reason
+    assert torch.equal(model(stream[1]), undisturbed(stream[1]))
 
 
 # Layers.
@@ -334,9 +395,10 @@ def test_each_kind_of_batch_norm_by_hand(name: str, statistics: str) -> None:
     mean, variance = moments(x)
     if statistics == "running":
         mean, variance = layer.running_mean, layer.running_var
-    elif statistics in ("mixture", "moving"):
-        mean = ALPHA * mean + (1 - ALPHA) * layer.running_mean
-        variance = ALPHA * variance + (1 - ALPHA) * layer.running_var
+    elif statistics in ("mixture", "moving", "auto"):
+        alpha = weight_by_hand(Headed(layer.eval())(x), len(x)) if statistics == "auto" else ALPHA
+        mean = alpha * mean + (1 - alpha) * layer.running_mean
+        variance = alpha * variance + (1 - alpha) * layer.running_var
     y = normalize(x, mean, variance, layer.weight, layer.bias, layer.eps)
     close(model.predict(x), y.square().flatten(2).mean(2) if y.dim() > 2 else y)
 
@@ -407,7 +469,8 @@ def test_a_layer_may_be_called_by_keyword(statistics: str) -> None:
     keyword = Keyword().double()
     keyword.load_state_dict(net.state_dict())
     model = cretta.adapt(keyword, "tent", statistics=statistics, batch_weight=ALPHA)
-    close(model.predict(x), ByHand(net, statistics)(x))
+    alpha = weight_by_hand(net(x), len(x)) if statistics == "auto" else ALPHA
+    close(model.predict(x), ByHand(net, statistics, alpha)(x))
 
 
 def test_a_fused_subclass_stays_whole() -> None:
@@ -428,7 +491,8 @@ def test_a_fused_subclass_stays_whole() -> None:
         if statistics == "running":
             mean, variance = fused.running_mean, fused.running_var
         elif statistics != "batch":
-            mean = ALPHA * mean + (1 - ALPHA) * fused.running_mean
-            variance = ALPHA * variance + (1 - ALPHA) * fused.running_var
+            alpha = weight_by_hand(Headed(fused.eval())(x), len(x)) if statistics == "auto" else ALPHA
+            mean = alpha * mean + (1 - alpha) * fused.running_mean
+            variance = alpha * variance + (1 - alpha) * fused.running_var
         y = torch.relu(normalize(x, mean, variance, fused.weight, fused.bias, fused.eps)) + 1
         close(model.predict(x), y.square().flatten(2).mean(2))

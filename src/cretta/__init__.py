@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cretta.method import Facts, Objective, Options, Record
     from cretta.methods import adapt
     from cretta.methods.signatures import CreTTA
-    from cretta.monitor.collapse import CollapseWarning, Guard
+    from cretta.monitor.guard import CollapseWarning, Guard
 
 __version__ = "0.1.0"
 
@@ -73,12 +73,12 @@ _MODULES = {
     "BatchError": "errors",
     "BufferRequired": "errors",
     "BusyError": "errors",
-    "CollapseWarning": "monitor.collapse",
+    "CollapseWarning": "monitor.guard",
     "CreTTA": "methods.cretta",
     "CrettaError": "errors",
     "DistributedError": "errors",
     "Facts": "method",
-    "Guard": "monitor.collapse",
+    "Guard": "monitor.guard",
     "ModelError": "errors",
     "NonFiniteStep": "errors",
     "Objective": "method",

@@ -23,15 +23,28 @@ from cretta.inputs import InputRange
 from cretta.layers import learning_names, skipped_layers
 from cretta.method import Objective, Options, Record
 from cretta.module import StatefulModule
-from cretta.monitor.collapse import CollapseMonitor, CollapseWarning
+from cretta.monitor.calibration import fit_temperature, mixed_pairs
+from cretta.monitor.guard import ENOUGH, CollapseWarning, GuardState
 from cretta.network import Arguments, Network, compiled, copy_sharing_parameters
-from cretta.normalization import STATISTICS, NormStatistics, StreamAverage, has_running_statistics, norm_layers
+from cretta.normalization import (
+    STATISTICS,
+    NormStatistics,
+    StreamAverage,
+    has_batch_norm,
+    has_running_statistics,
+    norm_layers,
+    prior_weight,
+)
 from cretta.options import unknown
 from cretta.parameters import FlatParameters
 from cretta.state import AdaptationState, Checkpoint, Snapshot
 
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
-COMPARED = 64
+TOO_FEW = "too few images or classes to learn from"
+FAR_STATISTICS = "the batch's statistics are far from the stream's: the moving ones stay as they were"
+OF_THE_BATCH = ("batch", "mixture", "auto")
+"""Statistics that an export takes from a batch."""
+COMPARED = 48
 """Images of a batch that are compared with the source model, unless the method needs its logits of all."""
 CACHED = 64
 """Images per forward pass of the source model on the CPU."""
@@ -125,6 +138,11 @@ class Adapter(StatefulModule, Generic[OptionsT]):
                 f"{self.name} needs source samples, got buffer=None. Pass "
                 f"buffer=cretta.SourceBuffer.sample(training_set) or cretta.SourceBuffer(images){self.without_buffer}."
             )
+        if self.options.calibrate == "source" and (buffer is None or buffer.labels is None):
+            raise BufferRequired(
+                "calibrate='source' needs labeled source samples; pass buffer=cretta.SourceBuffer(images, labels), or "
+                "use calibrate='pseudocal', which needs none."
+            )
         net = getattr(net, "_orig_mod", net)  # the module itself, of one that is wrapped by torch.compile
         self.skip = skipped_layers(net, self.options.skip, by_user="skip" in options, preset=preset)
         self.statistics = self.options.statistics or self.facts.statistics
@@ -134,6 +152,7 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         self._callbacks: list[Callable[[Record], object]] = []
         self._early: list[Callable[[Tensor], object]] = []
         self._announced = False
+        self._warned = False
         with torch.inference_mode(False):
             self._build(net)
 
@@ -154,24 +173,28 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         if self.statistics != "running" and not any(norm_layers(net)) and compiled(net):
             raise ModelError(compiled(net))
         first = next(iter([*net.parameters(), *net.buffers()]), torch.empty(0))
-        module, average = copy_sharing_parameters(net, own=learning), StreamAverage()
+        module, average = copy_sharing_parameters(net, own=learning), StreamAverage(self.options.batch_weight)
         parameters = dict(module.named_parameters(remove_duplicate=False))
         flat = FlatParameters([(name, parameters[name]) for name in learning])
         self.state = AdaptationState(self.options, flat, average, first.device)
         self.model = self._network(module, self.statistics, learns=bool(learning))
         self.model.statistics.follows_stream = True
         self._reference = "running" if has_running_statistics(net) else self.statistics
+        self._has_batch_norm = has_batch_norm(net)
         self._step = StepCheck(flat)
         self._last_batch: Tensor | None = None
         self._compared: tuple[Tensor, Tensor | None, Tensor] | None = None
+        if self.options.calibrate is not None:
+            self.memory["calibration.temperature"] = torch.tensor(1.0, dtype=torch.float64)
+            self.memory["calibration.age"] = torch.tensor(0)
         self.begin()
         self.initial = self.state.snapshot()
-        self._monitor = CollapseMonitor(self.options.guard) if self.options.guard else None
+        self._guard = GuardState(self.options.guard) if self.options.guard else None
         self._inputs = InputRange(self.buffer if self.facts.source_data == "required" else None)
 
     def _network(self, module: nn.Module, statistics: str, *, learns: bool) -> Network:
         o = self.options
-        norms = NormStatistics(module, statistics, o.batch_weight, self.state.average, self.group)
+        norms = NormStatistics(module, statistics, self.state.average, self.group)
         return Network(
             module,
             norms,
@@ -313,15 +336,19 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         """
         if self.buffer is None or self.buffer.labels is None:
             return None
-        with self.exclusive(), torch.no_grad():
-            network = self.model if adapted else self.frozen(self._reference)
-            plain, count = self.buffer.with_augment("none"), min(count, len(self.buffer))
-            like = next((p for p in self.net.parameters() if p.is_floating_point()), torch.empty(0))
-            images = plain.batch(0, count).to(like.device, like.dtype)
-            if images.dim() == 4 and self.options.channels_last:
-                images = images.contiguous(memory_format=torch.channels_last)
+        with self.exclusive():
+            return self._source_samples(self.buffer, count, self.model if adapted else self.frozen(self._reference))
+
+    def _source_samples(self, buffer: SourceBuffer, count: int, network: Network) -> tuple[Tensor, Tensor]:
+        assert buffer.labels is not None
+        plain, count = buffer.with_augment("none"), min(count, len(buffer))
+        like = next((p for p in self.net.parameters() if p.is_floating_point()), torch.empty(0))
+        images = plain.batch(0, count).to(like.device, like.dtype)
+        if images.dim() == 4 and self.options.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        with torch.no_grad():
             logits = torch.cat([network.source(part) for part in images.chunk(-(-count // SAMPLES_AT_ONCE))])
-            return logits, self.buffer.labels[:count]
+        return logits, buffer.labels[:count].to(logits.device)
 
     def on_step(self, callback: Callable[[Record], object]) -> Callable[[], None]:
         """Call ``callback`` with the record of each batch, after it; return a function that ends this.
@@ -371,11 +398,15 @@ class Adapter(StatefulModule, Generic[OptionsT]):
             x = self._validate(x, named)
             self._announced = False
             begun = self.state.checkpoint()
-            roll_monitor_back = self._monitor.checkpoint() if self._monitor is not None else None
+            roll_guard_back = self._guard.checkpoint() if self._guard is not None else None
             try:
+                self._choose_batch_weight(x)
                 start = self._start(begun)
                 outcome = self._process(x, start, due=begun.cycle % self.options.adapt_every == 0)
+                if not self._step.out_of_range:
+                    self._update_temperature(x, outcome.logits)
                 record = self._record(x, outcome, start)
+                outcome.logits = self._calibrated(outcome.logits)
                 if self._step.out_of_range:
                     self.state.rollback(begun)
                     self._inputs.warn_far(x)
@@ -383,47 +414,79 @@ class Adapter(StatefulModule, Generic[OptionsT]):
                     self._inputs.follow(x)
             except BaseException:
                 self.state.rollback(begun)
-                if roll_monitor_back is not None:
-                    roll_monitor_back()
+                if roll_guard_back is not None:
+                    roll_guard_back()
                 raise
             self.state.commit()
             self.last = record
-            if self.statistics in ("batch", "mixture"):
+            if self.statistics in OF_THE_BATCH:
                 self._last_batch = x  # for export()
             if isinstance(x, Shard):
                 x.group.count_step(self.learnable.flat)
         self._announce(x, outcome.logits)
+        if not self._warned and self.statistics == "batch" and self._guard is None and self._has_batch_norm:
+            self._warn_of_harm(record)
         for callback in tuple(self._callbacks):
             callback(record)
         return x.own(outcome.logits) if isinstance(x, Shard) else outcome.logits
 
+    def _warn_of_harm(self, record: Record) -> None:
+        """Warn, once per adapter, of a batch whose statistics remove what distinguishes classes."""
+        what = "one image" if record.size == 1 else ""
+        if not what and record.source_logits is not None and record.size >= ENOUGH:
+            predicted = record.source_logits.argmax(-1)
+            what = "one class" if bool((predicted == predicted[0]).all()) else ""
+        if what:
+            self._warned = True
+            warnings.warn(
+                f"a batch of {what} is normalized with its own statistics, which often does harm. Use "
+                "statistics='auto', or notice it by guard='rollback'.",
+                stacklevel=4,
+            )
+
     def _start(self, begun: Checkpoint) -> Checkpoint:
         """Begin an episode, count the batch, and return the moment to which a skipped step rolls back."""
-        if self.options.episodic:
+        o = self.options
+        if o.episodic or (o.reset_every and begun.batches == o.reset_every):
             self.state.restore(self.initial)
-        elif self.options.adapt_every == 1:
+        elif o.adapt_every == 1 and not o.reset_every:
             return begun
         # Before the batch is processed: a reset within it begins a new cycle.
-        self.state.cycle = (begun.cycle + 1) % self.options.adapt_every if self.state.optimizer is not None else 0
+        self.state.cycle = (begun.cycle + 1) % o.adapt_every if self.state.optimizer is not None else 0
+        self.state.batches += bool(o.reset_every)
         return self.state.checkpoint()
 
+    def _choose_batch_weight(self, x: Tensor) -> None:
+        """Let the batch decide what share it has in its statistics."""
+        if self.statistics == "auto" and self._has_batch_norm:
+            self.state.average.batch_weight = prior_weight(len(x), self.source_logits(x)[1])
+
+    @property
+    def _too_few(self) -> bool:
+        """Whether "auto" uses the statistics of training alone: such a batch says too little to learn from it."""
+        return self.statistics == "auto" and self._has_batch_norm and self.state.average.batch_weight == 0
+
     def _process(self, x: Tensor, start: Checkpoint, *, due: bool) -> Outcome:
-        monitor = self._monitor
-        before = self.state.snapshot() if monitor is not None and monitor.due else None
+        guard = self._guard
+        if guard is not None and guard.paused > 0:
+            return self._pause(x, guard)
+        before = self.state.snapshot() if guard is not None and guard.due else None
         if self.state.optimizer is None:
             with torch.no_grad():
                 outcome = self._only_predict(x, lambda: self.objective(x).logits)
-        elif due:
+        elif due and not self._too_few:
             outcome = self._adapt(x, start)
         else:
             outcome = self._only_predict(x, lambda: self._forward(x))
-            self._step.reason = f"learns from one batch in {self.options.adapt_every}"
+            self._step.reason = TOO_FEW if self._too_few else f"learns from one batch in {self.options.adapt_every}"
         if self._step.out_of_range:
             self.state.average.seen = {}
-        elif monitor is not None:
-            self._guard(monitor, x, outcome, before)
+        elif guard is not None:
+            self._check_batch(guard, x, outcome, before)
         else:
             self.state.average.commit()
+        if self.state.average.rejected:
+            self.note(FAR_STATISTICS)
         failed = (
             not bool(torch.isfinite(outcome.logits).all())
             if outcome.undone
@@ -432,6 +495,20 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         if failed:
             raise logits_error(x)
         return outcome
+
+    def _pause(self, x: Tensor, guard: GuardState) -> Outcome:
+        """Answer by the source model with running statistics, and learn nothing."""
+        outcome = self._only_predict(x, lambda: self._answer_by_source(x))
+        if outcome.skipped is not None and outcome.skipped.reason == NO_LOGITS:
+            raise logits_error(x)
+        guard.paused -= len(x)
+        guard.batches += 1
+        self._step.reason = "answered by the source model after an alarm"
+        return outcome
+
+    def _answer_by_source(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.frozen(self._reference).probe(x)
 
     def _only_predict(self, x: Tensor, predict: Callable[[], Tensor]) -> Outcome:
         self._step = self._new_step(x)
@@ -467,7 +544,7 @@ class Adapter(StatefulModule, Generic[OptionsT]):
                 loss, logits = objective.loss, objective.logits.detach()
                 check.add(logits)
                 if final and not predicts_after:
-                    self._announce(x, logits)
+                    self._announce(x, self._calibrated(logits))
                 if loss is None:
                     raise SkipStep("the batch gave nothing to learn from")
                 self.update(x, objective)
@@ -502,29 +579,48 @@ class Adapter(StatefulModule, Generic[OptionsT]):
             return NonFiniteStep(NO_LOGITS)
         return SkipStep(self._inputs.reason) if self._step.out_of_range else NonFiniteStep(NOT_FINITE)
 
-    def _guard(self, monitor: CollapseMonitor, x: Tensor, outcome: Outcome, before: Snapshot | None) -> None:
+    def _check_batch(self, guard: GuardState, x: Tensor, outcome: Outcome, before: Snapshot | None) -> None:
         """Let the guard check the batch, and do what it decides."""
-        reference = self.unadapted(x) if before is not None else None
+        references = self._references(x) if before is not None else None
         self.state.average.commit()
-        monitor.batches += 1
-        if before is None or reference is None:
+        guard.batches += 1
+        if before is None or references is None:
             return
+        index, same, running = references
         # Logits from before the update belong to the state before it.
         is_after = outcome.updates > 0 and outcome.skipped is None and self.logits_from == "after"
         evaluated = self.state.snapshot() if is_after else before
-        alarm = monitor.check(outcome.logits, reference, evaluated, self.initial)
-        if alarm is None:
+        trouble = guard.check(outcome.logits[index], same, running, evaluated)
+        if not trouble:
             return
-        outcome.guard = alarm.message
-        if alarm.restore is not None:
-            outcome.undone = True
-            self.state.restore(alarm.restore)
-            outcome.logits = self._forward(x)
+        done = "nothing done"
+        for remedy in guard.remedies(before, self.initial):
+            outcome.undone, done = True, remedy.message
+            self.state.restore(remedy.restore)
+            outcome.logits = self._answer_by_source(x) if remedy.paused else self._forward(x)
             self.state.average.seen = {}
-        warnings.warn(f"batch {monitor.batches}: {alarm.message}", CollapseWarning, stacklevel=6)
+            if remedy.paused or guard.passes(outcome.logits[index], same, running):
+                break
+        outcome.guard = f"{trouble}; {done}"
+        warnings.warn(f"batch {guard.batches}: {outcome.guard}", CollapseWarning, stacklevel=6)
+
+    def _references(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what images the guard takes, and φ's logits of them: with the statistics in use, with training's."""
+        known, running = self.source_logits(x)
+        index = spread_indices(len(x), COMPARED, x.device)
+        if index is None:
+            index = torch.arange(len(x), device=x.device)
+        elif known is None:
+            running = running[index]
+        if self.statistics == self._reference:
+            return index, running, running
+        with torch.no_grad():
+            return index, self.frozen(self.statistics).probe(x if len(index) == len(x) else x[index]), running
 
     def _record(self, x: Tensor, outcome: Outcome, start: Checkpoint) -> Record:
         values = {"energy": energy(outcome.logits, self.options.temperature).mean(), **self._step.notes}
+        if self.options.calibrate is not None:
+            values["temperature"] = self.memory["calibration.temperature"]
         if outcome.loss is not None:
             values["loss"] = outcome.loss
         moved = self.state.moved(start) if outcome.updates > 0 and not outcome.undone else None
@@ -543,6 +639,29 @@ class Adapter(StatefulModule, Generic[OptionsT]):
             compared,
         )
 
+    def _calibrated(self, logits: Tensor) -> Tensor:
+        """Return the logits divided by the temperature."""
+        return logits if self.options.calibrate is None else logits / float(self.memory["calibration.temperature"])
+
+    def _update_temperature(self, x: Tensor, logits: Tensor) -> None:
+        if self.options.calibrate is None:
+            return
+        age = int(self.memory["calibration.age"])
+        if age == 0:
+            self.memory["calibration.temperature"] = torch.tensor(self._temperature(x, logits), dtype=torch.float64)
+        self.memory["calibration.age"] = torch.tensor((age + 1) % self.options.calibrate_every)
+
+    def _temperature(self, x: Tensor, logits: Tensor) -> float:
+        current = float(self.memory["calibration.temperature"])
+        if self.options.calibrate == "pseudocal":
+            mixed, labels = mixed_pairs(x, logits.argmax(-1))
+            with torch.no_grad():
+                return fit_temperature(self.model.probe(mixed), labels) if len(labels) > 1 else current
+        if self.buffer is None or self.buffer.labels is None:
+            return current
+        temperature = fit_temperature(*self._source_samples(self.buffer, SAMPLES_AT_ONCE, self.model))
+        return min(1.0, temperature) if self.options.calibrate == "auto" else temperature
+
     def _forward(self, x: Tensor) -> Tensor:
         """Return the logits of the model in its current state, without gradients."""
         with torch.no_grad():
@@ -553,6 +672,7 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         with self.exclusive():
             try:
                 x = self._validate(x, named)
+                self._choose_batch_weight(x)
                 logits = self._forward(x)
                 # Without its limit: a batch far outside the range is predicted as any other.
                 self._step = StepCheck(self.learnable, x if x.is_floating_point() else None)
@@ -560,31 +680,32 @@ class Adapter(StatefulModule, Generic[OptionsT]):
                 failure = self._failure(x, logits)
                 if failure is not None and failure.reason == NO_LOGITS:
                     raise logits_error(x)
-                return x.own(logits) if isinstance(x, Shard) else logits
+                return self._calibrated(x.own(logits) if isinstance(x, Shard) else logits)
             finally:
-                self.state.average.seen = {}
+                self.state.average.seen, self._compared = {}, None
 
     def reset(self) -> None:
         """Return to the source model: parameters, optimizer, statistics, memory and random numbers."""
         with self.exclusive():
             self.state.restore(self.initial)
             self._inputs = InputRange(self._inputs.buffer)
-            if self._monitor is not None:
-                self._monitor = CollapseMonitor(self._monitor.guard)
+            if self._guard is not None:
+                self._guard = GuardState(self._guard.guard)
 
     def export(self, x: Tensor | None = None) -> nn.Module:
         """Return a plain module of ``net``'s class with the adapted weights and fixed BatchNorm statistics.
 
         It shares no memory with the adapter or ``net``, is in eval mode and does not adapt. Its statistics are those
         that :meth:`predict` uses for the batch ``x``. Without ``x``: training's for ``statistics="running"``, the
-        stream's for ``"moving"``, and those of the last batch for ``"batch"`` and ``"mixture"``.
+        stream's for ``"moving"``, and those of the last batch for ``"batch"``, ``"mixture"`` and ``"auto"``.
         """
         with self.exclusive():
             if x is not None:
                 x = self._validate(x, {})
-            elif self.statistics in ("batch", "mixture"):
+                self._choose_batch_weight(x)
+            elif self.statistics in OF_THE_BATCH:
                 x = self._last_batch
-            if x is None and self.statistics in ("batch", "mixture") and any(norm_layers(self.net)):
+            if x is None and self.statistics in OF_THE_BATCH and any(norm_layers(self.net)):
                 raise ModelError(
                     f"expected a batch to take the statistics from, since statistics={self.statistics!r} and no batch "
                     "was processed yet; call export(x) with images of the target domain."

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from torch import Tensor
 
 from cretta.errors import OptionError
-from cretta.monitor.collapse import Guard
+from cretta.monitor.guard import Guard
 from cretta.normalization import STATISTICS, Statistics
 from cretta.options import OptionSet, choice, flag, integer, number, option, texts, unknown
 
@@ -88,7 +88,7 @@ class Record:
     """What the guard detected and did, if anything."""
     values: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     logits: Tensor | None = dataclasses.field(default=None, repr=False, compare=False)
-    """What the adapter returned, on the device."""
+    """What the adapter returned, on the device, before ``calibrate`` divided it by ``temperature``."""
     source_logits: Tensor | None = dataclasses.field(default=None, repr=False, compare=False)
     """Logits of the source model with running statistics, if method, statistics or guard needed them."""
     compared: Tensor | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -141,7 +141,7 @@ def _guard(value: Any) -> Guard | None:
     try:
         return Guard(action=value)
     except OptionError:
-        raise ValueError("one of 'warn', 'rollback', 'reset', a cretta.Guard or None") from None
+        raise ValueError("one of 'warn', 'fallback', 'rollback', 'reset', a cretta.Guard or None") from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,15 @@ class Options(OptionSet):
     fuse: bool = flag(True, "rewrite the network into fewer passes over memory, where it can be traced")
     compile: str | None = choice(None, "torch.compile the network, in this mode, instead of fuse", among=COMPILE)
     precision: str = choice("full", "bfloat16 runs the network under autocast", among=("full", "bfloat16"))
-    guard: Guard | None = option(None, _guard, "what to do when the model collapses")
+    guard: Guard | None = option(None, _guard, "what to do when adaptation does harm")
+    calibrate: str | None = choice(
+        None,
+        "divide the logits returned by a temperature: from the labeled buffer, from mixed pairs of the batch, or from "
+        "the buffer if the model is underconfident there",
+        among=("source", "pseudocal", "auto"),
+    )
+    calibrate_every: int = integer(10, "batches from one temperature to the next", at_least=1)
+    reset_every: int = integer(0, "restore the source model after so many batches; 0 is never", at_least=0)
     busy: str = choice("wait", "a call while another thread is in one waits, or raises", among=("wait", "raise"))
     seed: int = integer(0, "seed of everything random", at_least=0)
 

@@ -20,7 +20,7 @@ from cretta.distributed import Group
 from cretta.errors import BusyError, ModelError, StateError
 from cretta.inputs import InputRange
 from cretta.method import Facts, Options, Record
-from cretta.monitor.collapse import CollapseMonitor
+from cretta.monitor.guard import GuardState
 from cretta.network import Network, copy_sharing_parameters
 from cretta.state import AdaptationState, Snapshot
 from cretta.storage import tensorfile
@@ -53,7 +53,7 @@ class StatefulModule(nn.Module):
     """The processes that share each batch, if any; see :meth:`distribute`."""
     _frozen: dict[str, Network]
     _inputs: InputRange
-    _monitor: CollapseMonitor | None
+    _guard: GuardState | None
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,8 +121,8 @@ class StatefulModule(nn.Module):
     def _snapshot(self) -> Snapshot:
         snapshot = self.state.snapshot()
         snapshot |= {f"range.{name}": value for name, value in self._inputs.snapshot().items()}
-        if self._monitor is not None:
-            snapshot |= {f"guard.{name}": value for name, value in self._monitor.snapshot().items()}
+        if self._guard is not None:
+            snapshot |= {f"guard.{name}": value for name, value in self._guard.snapshot().items()}
         return snapshot
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -148,8 +148,8 @@ class StatefulModule(nn.Module):
         self.state.check(snapshot, self.initial, same_device=same_device)
         self.state.restore(snapshot)
         self._inputs.restore(dict(state.parts("range.", snapshot)), self.device)
-        if self._monitor is not None:
-            self._monitor.restore(dict(state.parts("guard.", snapshot)), self.device)
+        if self._guard is not None:
+            self._guard.restore(dict(state.parts("guard.", snapshot)), self.device)
 
     def clone(self, **options: Any) -> Self:
         """Return an independent adapter of the same method, network, buffer and state, with some ``options`` changed.

@@ -188,7 +188,7 @@ class Network:
             if not self._accelerator.chosen and not plain:
                 self.statistics.role = "probe"
                 self._accelerator.choose(x.detach(), dataclasses.replace(self.arguments), self._logits)
-            self.statistics.role = role
+            self.statistics.role, self.statistics.size = role, sum(counts) or len(x)
             network = self.module if plain else self._accelerator.network(x, self.arguments)
             logits = self._logits(network, x)
             if self._group is not None:

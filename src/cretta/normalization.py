@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
@@ -19,14 +20,27 @@ Role = Literal["target", "source", "probe"]
 
 Only a ``target`` batch updates the moving statistics; ``source`` is mixed with training's statistics, not the stream's.
 """
-Statistics = Literal["batch", "running", "mixture", "moving"]
+Statistics = Literal["batch", "running", "mixture", "moving", "auto"]
 STATISTICS: tuple[str, ...] = get_args(Statistics)
+PRIOR = 32
+"""N of "auto", for a batch with images of all classes: training's statistics count as those of so many images."""
+LEAST_WEIGHT = 0.1
+"""Below this share of the batch, "auto" uses the statistics of training alone."""
+FAR_MEAN = 3.0
+FAR_VARIANCE = 3.0
+"""Moving statistics reject a batch if, in a layer, the root mean square over the channels of the shift of the mean, in
+standard deviations, or of the logarithm of the ratio of variances, exceeds these: see docs/monitoring.md."""
 NORM_LAYERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def norm_layers(net: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Return every normalization layer of ``net`` by name; a layer that is used twice comes once."""
     return ((name, module) for name, module in net.named_modules() if isinstance(module, NORM_LAYERS))
+
+
+def has_batch_norm(net: nn.Module) -> bool:
+    """Return whether statistics of a batch play a role."""
+    return any(isinstance(module, _BatchNorm) for module in net.modules())
 
 
 def has_running_statistics(net: nn.Module) -> bool:
@@ -52,16 +66,55 @@ def norm_parameter_names(net: nn.Module, skip: tuple[str, ...] = ()) -> list[str
 class StreamAverage:
     """The moving average of BatchNorm statistics over one stream: (mean, variance) per layer."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_weight: float = 0.1) -> None:
+        self.batch_weight = batch_weight
+        """The batch's share α, of all networks of one adapter."""
         self.values: dict[str, tuple[Tensor, Tensor]] = {}
         self.seen: dict[str, tuple[Tensor, Tensor]] = {}
+        self.rejected = False
+        """Whether the last batch was far from the stream, so that the average stayed as it was."""
 
     def commit(self) -> None:
-        """Make the statistics of the last forward pass of the stream the average, unless they overflowed."""
-        flat = [value for pair in self.seen.values() for value in pair]
-        if flat and bool(torch.isfinite(torch.cat(flat)).all()):
+        """Make the statistics of the last forward pass of the stream the average, unless they are far from it."""
+        self.rejected = any(not self._near(self.values[name], *seen) for name, seen in self.seen.items())
+        if not self.rejected:
             self.values.update(self.seen)
         self.seen = {}
+
+    def _near(self, average: tuple[Tensor, Tensor], mean: Tensor, variance: Tensor) -> bool:
+        """Return whether the batch that moved ``average`` to these statistics is near it; what overflowed is not."""
+        spread = average[1].clamp(min=1e-5)
+        shift = (mean - average[0]) / self.batch_weight / spread.sqrt()
+        ratio = 1 + (variance - average[1]) / self.batch_weight / spread
+        far = (
+            shift.square().mean().sqrt() / FAR_MEAN,
+            ratio.clamp(min=1e-12).log().square().mean().sqrt() / FAR_VARIANCE,
+        )
+        return bool(torch.stack(far).max() <= 1)
+
+
+def prior_weight(size: int, logits: Tensor) -> float:
+    """Return the share n / (N + n) of a batch of n images in its statistics (Schneider et al., 2020).
+
+    N = 32 / s⁴, where s is the effective number of classes, exp H(p̄), that the source model sees in the batch, divided
+    by how many are expected among so many images. ``logits`` are the source model's of some or all images. One image
+    has only the statistics of training, and so has a batch whose share would be below 0.1.
+
+    >>> round(prior_weight(32, torch.eye(4).repeat(8, 1) * 100), 3)  # as many classes as expected
+    0.5
+    >>> round(prior_weight(32, torch.eye(4)[[0] * 32] * 100), 3)  # one class of four
+    0.0
+    """
+    if size == 1:
+        return 0.0
+    mix = at_least_float32(logits).softmax(-1).mean(0)
+    classes = math.exp(float(torch.special.entr(mix).sum()))
+    if not math.isfinite(classes):
+        return 0.0
+    count = len(mix)
+    share = min(1.0, classes / (count * (1 - (1 - 1 / count) ** len(logits))))
+    weight = size / (PRIOR / share**4 + size)
+    return weight if weight >= LEAST_WEIGHT else 0.0
 
 
 class NormStatistics:
@@ -69,19 +122,19 @@ class NormStatistics:
 
     ``batch``: those of the current batch. ``running``: those of training. ``mixture``: α · batch + (1 - α) · running.
     ``moving``: the same, with a moving average that starts at the running statistics and follows the stream instead of
-    them. A source batch is not part of the stream: it is mixed with training's statistics.
+    them. ``auto``: a mixture with α by :func:`prior_weight`. A source batch is not part of the stream: it is mixed with
+    training's statistics.
 
     With a ``group``, a batch is that of all its processes.
     """
 
-    def __init__(
-        self, net: nn.Module, statistics: str, batch_weight: float, average: StreamAverage, group: Group | None = None
-    ) -> None:
+    def __init__(self, net: nn.Module, statistics: str, average: StreamAverage, group: Group | None = None) -> None:
         self.role: Role = "target"
+        self.size = 1
+        """Samples of the batch that the network processes."""
         self.follows_stream = False
         self._statistics = statistics
         self._moving = statistics == "moving"
-        self._batch_weight = batch_weight
         self._average = average
         self._group = group
         self.synchronizes = False
@@ -135,7 +188,10 @@ class NormStatistics:
             return base
         if self._moving and self.role != "source":
             base = self._average.values[name]
-        return torch.lerp(base[0], mean, self._batch_weight), torch.lerp(base[1], variance, self._batch_weight)
+        weight = self._average.batch_weight
+        if self._statistics == "auto" and self.role == "source":
+            weight = self.size / (PRIOR + self.size)  # of all classes
+        return torch.lerp(base[0], mean, weight), torch.lerp(base[1], variance, weight)
 
     def _blend(self, name: str, module: _BatchNorm) -> Callable[[Tensor], Tensor]:
         """Return a function that shifts and scales a layer's input so that its own statistics amount to the blend.

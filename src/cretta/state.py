@@ -50,6 +50,7 @@ class Checkpoint:
     statistics: dict[str, tuple[Tensor, Tensor]]
     generator: Tensor
     cycle: int
+    batches: int
     undo: int
 
 
@@ -71,6 +72,8 @@ class AdaptationState:
         """Entries of the method, by names of its choice."""
         self.cycle = 0
         """Position in the cycle of ``adapt_every`` batches, of which the first is learned from."""
+        self.batches = 0
+        """Batches since the last of the resets that ``reset_every`` asks for."""
         self._undo: list[Callable[[], object]] = []
         self._moment_names = OPTIMIZER_STATE[options.optimizer]
 
@@ -82,6 +85,7 @@ class AdaptationState:
     def snapshot(self) -> Snapshot:
         """Return a copy of everything that evolves, by name."""
         state = {"generator": self.generator.get_state(), "cycle": torch.tensor(self.cycle)}
+        state["batches"] = torch.tensor(self.batches)
         for index, flat in enumerate(self.learnable.flat):
             state[f"parameters.{index}"] = flat.detach()
             for name, value in self._moments(index).items():
@@ -103,7 +107,7 @@ class AdaptationState:
             mean, variance = snapshot[f"statistics.mean.{layer}"], snapshot[f"statistics.variance.{layer}"]
             self.average.values[layer] = (mean.to(self.device).clone(), variance.to(self.device).clone())
         self.average.seen = {}
-        self.cycle = int(snapshot["cycle"])
+        self.cycle, self.batches = int(snapshot["cycle"]), int(snapshot["batches"])
         # A file's tensors are on the CPU. Floats go to the model's device; integers are counters and stay on the CPU.
         self.memory = {
             name: (value.to(self.device) if value.is_floating_point() else value).clone()
@@ -141,6 +145,7 @@ class AdaptationState:
             dict(self.average.values),
             self.generator.get_state(),
             self.cycle,
+            self.batches,
             len(self._undo),
         )
 
@@ -153,7 +158,7 @@ class AdaptationState:
             self._set_moments(index, dict(moments))
         self.memory, self.average.values, self.average.seen = dict(to.memory), dict(to.statistics), {}
         self.generator.set_state(to.generator)
-        self.cycle = to.cycle
+        self.cycle, self.batches = to.cycle, to.batches
 
     def on_rollback(self, undo: Callable[[], object]) -> None:
         """Register how to undo an in-place change of an entry of ``memory`` that is too large to be replaced."""

@@ -245,7 +245,7 @@ def test_verification_runs_the_plain_network_once_on_half_of_the_batch() -> None
 def classifier(net: nn.Module, *, learns: bool = True, fuse: bool = True, statistics: str = "batch") -> Network:
     module = learning(net, statistics) if learns else copy_sharing_parameters(net)
     statistics = statistics if learns else "running"
-    return Network(module, NormStatistics(module, statistics, 0.1, StreamAverage()), learns=learns, fuse=fuse)
+    return Network(module, NormStatistics(module, statistics, StreamAverage()), learns=learns, fuse=fuse)
 
 
 @pytest.mark.parametrize("learns", [True, False])

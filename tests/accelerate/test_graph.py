@@ -71,7 +71,7 @@ def test_a_network_that_learns_gives_the_same_logits_and_gradients(case: str, st
 @pytest.mark.parametrize("case", NETS)
 def test_a_network_that_does_not_learn_gives_the_same_logits(case: str, statistics: str) -> None:
     module = copy_sharing_parameters(NETS[case]())
-    NormStatistics(module, statistics, 0.1, StreamAverage())
+    NormStatistics(module, statistics, StreamAverage())
     network = rewrite(module, learns=False)
     assert isinstance(network, nn.Module)
     for channels_last in (False, True):
@@ -91,7 +91,7 @@ def test_an_input_that_is_overwritten_between_batch_norm_and_convolution(statist
         return net.conv2(normal) + out
 
     module = copy_sharing_parameters(built(way)())
-    NormStatistics(module, statistics, 0.1, StreamAverage())
+    NormStatistics(module, statistics, StreamAverage())
     network, x = rewrite(module, learns=False), image_batch(True)
     assert isinstance(network, nn.Module)
     with torch.no_grad():
@@ -139,7 +139,7 @@ def test_batch_norms_are_folded_into_convolutions_that_nothing_else_uses(case: s
 
 def test_batch_norms_with_batch_statistics_are_not_folded() -> None:
     module, x = copy_sharing_parameters(textbook.small_net()), image_batch()
-    NormStatistics(module, "batch", 0.1, StreamAverage())
+    NormStatistics(module, "batch", StreamAverage())
     network = rewrite(module, learns=False)
     assert isinstance(network, nn.Module)
     assert_close(network(x), module(x), 1e-6)

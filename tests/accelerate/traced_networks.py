@@ -220,7 +220,7 @@ def learning(net: nn.Module, statistics: str = "batch") -> nn.Module:
     """Return a copy as an adapter has it: γ and β learn, everything else is frozen."""
     names = norm_parameter_names(net)
     module = copy_sharing_parameters(net, own=names)
-    NormStatistics(module, statistics, 0.1, StreamAverage())
+    NormStatistics(module, statistics, StreamAverage())
     for name in names:
         module.get_parameter(name).requires_grad_(True)
     return module

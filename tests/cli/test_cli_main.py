@@ -28,7 +28,7 @@ from cretta.data import embedded
 from cretta.data.domains import Domain
 from cretta.data.make import PUBLISHED
 from cretta.data.registry import DATASETS
-from cretta.monitor.collapse import ACTIONS
+from cretta.monitor.guard import ACTIONS
 from cretta.normalization import STATISTICS
 from cretta.paper.scale import SCALES
 from cretta.report.charts import FORMATS as FIGURES
@@ -177,7 +177,9 @@ def test_an_unknown_command_gets_the_list_of_commands(path: tuple[str, ...]) -> 
     result = CliRunner().invoke(app, [*path, "lisst"])
     near = " Did you mean 'list'?" if path else ""
     names = (
-        "check, get, list, make, show" if path else "buffer, data, demo, info, predict, report, reproduce, run, train"
+        "check, get, list, make, show"
+        if path
+        else "buffer, check, data, demo, info, predict, report, reproduce, run, train"
     )
     assert (result.exit_code, result.stderr) == (2, f"cretta: unknown command 'lisst'.{near} Allowed: {names}.\n")
 

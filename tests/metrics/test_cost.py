@@ -478,8 +478,8 @@ def everything(model: AnyAdapter) -> dict[str, Tensor]:
             tensors[f"{prefix}.{name}"] = tensor.detach().clone()
             if tensor.grad is not None:
                 tensors[f"{prefix}.{name}.grad"] = tensor.grad.clone()
-    if model._monitor is not None:
-        tensors |= {f"watch.{name}": value.clone() for name, value in model._monitor.snapshot().items()}
+    if model._guard is not None:
+        tensors |= {f"watch.{name}": value.clone() for name, value in model._guard.snapshot().items()}
     return tensors
 
 

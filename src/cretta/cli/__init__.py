@@ -7,7 +7,20 @@ from importlib import import_module
 
 from cretta.cli.app import app
 
-COMMANDS = ("demo", "predict", "serve", "run", "report", "reproduce", "train", "buffer", "data", "data_make", "info")
+COMMANDS = (
+    "demo",
+    "check",
+    "predict",
+    "serve",
+    "run",
+    "report",
+    "reproduce",
+    "train",
+    "buffer",
+    "data",
+    "data_make",
+    "info",
+)
 """The modules that add commands to the application, in the order of its help."""
 
 for _name in COMMANDS:

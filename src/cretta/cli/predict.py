@@ -17,6 +17,7 @@ from cretta.cli.options import ADAPTATION, IMAGES, MODEL, argument, flag, option
 from cretta.errors import OptionError
 
 if TYPE_CHECKING:
+    from cretta.monitor import MonitorSummary
     from cretta.predict import Summary
 
 LABELS = {"auto": None, "yes": True, "no": False}
@@ -46,9 +47,17 @@ def predict(
     preset: str | None = option(None, "A named set of options: cifar100, …", ADAPTATION),
     option: list[str] | None = option(None, "An option of the method, key=value; can be repeated.", ADAPTATION),
     statistics: str | None = option(
-        None, "What BatchNorm normalizes with: batch, running, mixture or moving.", ADAPTATION, shown="the method's"
+        None,
+        "What BatchNorm normalizes with: batch, running, mixture, moving or auto.",
+        ADAPTATION,
+        shown="the method's",
     ),
-    guard: str | None = option(None, "When the model collapses: warn, rollback or reset.", ADAPTATION, shown="off"),
+    guard: str | None = option(
+        None,
+        "When adaptation does harm: warn, fallback (the unadapted model answers), rollback, reset, or off.",
+        ADAPTATION,
+        shown="rollback",
+    ),
     batch_size: int = option(200, "Images per batch.", ADAPTATION, min=1),
     seed: int = shared.SEED,
     continue_from: Path | None = option(None, "Start from a state that --keep-state saved.", ADAPTATION),
@@ -116,6 +125,8 @@ def predict(
     from cretta.data import FileDataset
     from cretta.data.folder import class_file
     from cretta.data.folder import class_names as read_class_names
+    from cretta.methods import get
+    from cretta.monitor import Monitor
     from cretta.predict import open_images
     from cretta.predict import predict as predict_images
     from cretta.predict.advice import batch_advice, in_folders, label_advice
@@ -128,6 +139,10 @@ def predict(
     parse.choice("--order", order, ORDERS)
     if keep_state is not None and keep_state.suffix.lower() != ".safetensors":
         raise OptionError(f"--keep-state {keep_state}: expected a name that ends in .safetensors.")
+    if guard is None and not any(text.startswith("guard=") for text in option or []):
+        guard = "rollback" if get(method).facts.updates != "nothing" else None
+    elif guard == "off":
+        guard = None
     options = {"seed": seed, **parse.options(method, option or [], statistics=statistics, guard=guard)}
     with collapses_as_notes():
         opened = parse.model(model, architecture, classes, mean, std, device)
@@ -140,6 +155,7 @@ def predict(
         if continue_from is not None:
             adapter.restore(continue_from)
         advise(batch_advice(adapter, len(dataset), batch_size))
+        monitor = Monitor(adapter, samples=200)
         if buffer == "embedded" and opened.kind != "shipped" and adapter.facts.source_data == "required":
             note("the embedded images are of CIFAR-10: use them only with a model that was trained on it.")
         shuffle = order == "random" or (order == "auto" and in_folders(dataset))
@@ -169,7 +185,7 @@ def predict(
         advise(label_advice(dataset, names))
     elif summary.accuracy is not None and isinstance(dataset, FileDataset) and not names and not class_file(images):
         note_order(images, dataset.classes)
-    print_table(_facts(summary, learns=adapter.facts.updates != "nothing"))
+    print_table([*_facts(summary, learns=adapter.facts.updates != "nothing"), *_monitored(monitor.summary())])
     if keep_state is not None:
         say(f"State: {keep_state}")
     say(f"Predictions: {summary.output}")
@@ -196,6 +212,15 @@ def collapses_as_notes() -> Iterator[None]:
         warnings.simplefilter("always", CollapseWarning)
         warnings.showwarning = show
         yield
+
+
+def _monitored(summary: MonitorSummary) -> Iterator[tuple[str, str]]:
+    """Yield rows on how good the predictions of the last images are, as far as that is known without labels."""
+    if summary.alarms:
+        yield "alarms", f"{summary.alarms}"
+    if summary.estimates and summary.source_accuracy is not None:
+        shown = ", ".join(f"{summary.estimates[name] * 100:.0f} ({name.upper()})" for name in ("atc", "cot"))
+        yield "estimated accuracy %", f"{shown}, source images {100 * summary.source_accuracy:.0f}"
 
 
 def _facts(summary: Summary, *, learns: bool) -> Iterator[tuple[str, str]]:

@@ -40,7 +40,7 @@ def serve(
         None, "What BatchNorm normalizes with: batch, running, mixture or moving.", ADAPTATION, shown="the method's"
     ),
     guard: str | None = option(
-        None, "When the model collapses: warn, rollback or reset; off for no guard.", ADAPTATION, shown="rollback"
+        None, "When adaptation does harm: warn, fallback, rollback, reset, or off.", ADAPTATION, shown="rollback"
     ),
     batch_size: int = option(64, "Images per batch, at most.", ADAPTATION, min=1),
     wait_ms: float = option(20.0, "Milliseconds that a batch waits to be filled.", ADAPTATION, min=0),

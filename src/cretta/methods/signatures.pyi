@@ -5,7 +5,7 @@ from torch import nn
 
 from cretta.buffer import SourceBuffer
 from cretta.methods import cretta
-from cretta.monitor.collapse import Guard
+from cretta.monitor.guard import Guard
 
 class CreTTA(cretta.CreTTA):
     def __init__(
@@ -32,6 +32,9 @@ class CreTTA(cretta.CreTTA):
         compile: str | None = None,
         precision: str = "full",
         guard: Guard | str | None = None,
+        calibrate: str | None = None,
+        calibrate_every: int = 10,
+        reset_every: int = 0,
         busy: str = "wait",
         seed: int = 0,
         beta: float = 1.0,

@@ -2,17 +2,17 @@
 
 from cretta.monitor import callbacks
 from cretta.monitor.calibration import fit_temperature
-from cretta.monitor.collapse import CollapseMonitor, CollapseWarning, Guard
 from cretta.monitor.drift import DriftTest
 from cretta.monitor.estimates import ESTIMATES, SourceReference, cot, estimate_accuracy
+from cretta.monitor.guard import CollapseWarning, Guard, GuardState
 from cretta.monitor.monitor import Monitor, MonitorSummary
 
 __all__ = [
     "ESTIMATES",
-    "CollapseMonitor",
     "CollapseWarning",
     "DriftTest",
     "Guard",
+    "GuardState",
     "Monitor",
     "MonitorSummary",
     "SourceReference",

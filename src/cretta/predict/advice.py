@@ -25,8 +25,8 @@ def batch_advice(adapter: Adapter[Any], images: int, batch_size: int) -> Iterato
         return
     if batch_size < SMALL_BATCH:
         yield (
-            f"the statistics of a batch of {batch_size} are unreliable; statistics='moving' averages over earlier "
-            "batches, statistics='running' uses those of the training."
+            f"the statistics of a batch of {batch_size} are unreliable; statistics='auto' mixes them with those of "
+            "training."
         )
     elif 0 < last < SMALL_BATCH < images:
         yield f"the last batch has {last} of {batch_size} images: its statistics are unreliable."

@@ -45,7 +45,7 @@ class Observation:
     @property
     def guard_action(self) -> str:
         """The action in the guard's message, in one word."""
-        for words, action in (("rolled back", "rollback"), ("reset", "reset"), ("fallback", "fallback")):
+        for words, action in (("model answers", "fallback"), ("rolled back", "rollback"), ("reset", "reset")):
             if words in self.guard:
                 return action
         return "warn"

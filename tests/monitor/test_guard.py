@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import textbook
 from cretta import Adapter, CollapseWarning, Facts, Guard, Objective, SourceBuffer, adapt
 from cretta.errors import BatchError, OptionError
 from cretta.functional import energy
+from cretta.monitor.guard import GuardState
 
 CLASSES = 4
 SIDE = 8
@@ -156,8 +158,8 @@ class Raising(Deepening):
 
 
 def prompt(action: str = "warn", **options: Any) -> Guard:
-    """A guard that judges each batch by itself."""
-    return Guard(action=action, window=1, **options)
+    """A guard that judges each batch by itself, by classes and energies only."""
+    return Guard(**{"action": action, "window": 1, "margin": 1.0, "flips": 1.0, **options})
 
 
 def patient(
@@ -188,7 +190,7 @@ def run_on(model: Adapter[Any], batches: Sequence[Tensor]) -> list[tuple[str, Te
 
 
 @pytest.mark.parametrize("method", ["tent", "cretta"])
-def test_off_by_default_and_one_forward_when_on(method: str) -> None:
+def test_off_by_default_and_one_forward_each_of_both_references_when_on(method: str) -> None:
     counts = []
     for guard in (None, "warn"):
         model = adapt(trained(), method, buffer=buffer(), guard=guard)
@@ -199,7 +201,8 @@ def test_off_by_default_and_one_forward_when_on(method: str) -> None:
         counts.append(list(FORWARDS))
         assert model.last.guard == ""
     assert len(counts[0]) == {"tent": 1, "cretta": 4}[method]
-    assert counts[1] == [*counts[0], 48]
+    # φ with the statistics of training, which CreTTA computes anyhow, and with those in use.
+    assert counts[1] == [*counts[0], *[48] * {"tent": 2, "cretta": 1}[method]]
     assert adapt(trained(), method, buffer=buffer()).options.guard is None
 
 
@@ -339,20 +342,26 @@ def test_a_second_alarm_in_a_row_resets_to_source() -> None:
     with pytest.warns(CollapseWarning, match="rolled back"):
         model(batches[3])
     assert same(model.state.snapshot(), healthy)
-    for x in batches[4:6]:
-        with pytest.warns(CollapseWarning, match="reset to the source model"):
-            found = model(x)
-        assert same(model.state.snapshot(), initial)
-        torch.testing.assert_close(found, model.unadapted(x))
+    with pytest.warns(CollapseWarning, match="reset to the source model"):
+        found = model(batches[4])
+    assert same(model.state.snapshot(), initial)
+    torch.testing.assert_close(found, model.unadapted(batches[4]))
+    with pytest.warns(CollapseWarning, match="reset, and the source model answers the next 1 images"):
+        found = model(batches[5])
+    assert same(model.state.snapshot(), initial)
+    torch.testing.assert_close(found, model.frozen("running")(batches[5]))
     # Once well again, the next illness is a first one.
     model.ill = False
-    for x in batches[6:8]:
+    torch.testing.assert_close(model(batches[6]), model.frozen("running")(batches[6]))
+    assert same(model.state.snapshot(), initial)
+    assert model.last.reason == "answered by the source model after an alarm"
+    for x in batches[7:9]:
         model(x)
         assert model.last.guard == ""
     healthy = model.state.snapshot()
     model.ill = True
     with pytest.warns(CollapseWarning, match="rolled back"):
-        model(batches[8])
+        model(batches[9])
     assert same(model.state.snapshot(), healthy)
 
 
@@ -507,7 +516,7 @@ def numbers_by_hand(logits: Sequence[Tensor], references: Sequence[Tensor]) -> t
 @pytest.mark.parametrize("batches", [1, 2])
 def test_thresholds_are_met_exactly(batches: int) -> None:
     """Just this side of the numbers computed here there is no alarm, just that side there is one."""
-    xs = stream(batches, 100)  # two batches of 100 in a window of 200: averages of one half each
+    xs = stream(batches, 48)  # two batches of 48 in a window of 96: averages of one half each
     plain = patient(net=loud(), lr=0.5)
     logits = [plain(x) for x in xs]
     kept, drift = numbers_by_hand(logits, [plain.unadapted(x) for x in xs])
@@ -515,7 +524,7 @@ def test_thresholds_are_met_exactly(batches: int) -> None:
     assert abs(drift) > 0.01
 
     def alarm(**options: float) -> str:
-        model = patient(net=loud(), lr=0.5, guard=Guard(**options))  # type: ignore[arg-type]
+        model = patient(net=loud(), lr=0.5, guard=prompt(window=96, patience=9, **options))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CollapseWarning)
             for x in xs:
@@ -544,12 +553,12 @@ def test_every_looks_at_one_batch_in_so_many() -> None:
         FORWARDS.clear()
         model(x)
         forwards.append(len(FORWARDS))
-    assert forwards == [3, 2, 2, 3, 2, 2, 3]
+    assert forwards == [4, 2, 2, 4, 2, 2, 4]
 
 
 @pytest.mark.parametrize("guard", ["explode", "", "Warn", 3, True, False, 0.5, ["warn"], {"action": "warn"}])
 def test_wrong_guards(guard: Any) -> None:
-    with pytest.raises(OptionError, match=r"guard=.*'warn', 'rollback', 'reset', a cretta\.Guard or None"):
+    with pytest.raises(OptionError, match=r"guard=.*'warn', 'fallback', 'rollback', 'reset', a cretta\.Guard or None"):
         adapt(trained(), "tent", guard=guard)
 
 
@@ -566,6 +575,9 @@ def test_wrong_guards(guard: Any) -> None:
         {"drift": -1},
         {"drift": float("inf")},
         {"drift": True},
+        {"margin": -0.1},
+        {"flips": 0},
+        {"patience": 0},
         {"window": 0},
         {"window": 1.5},
         {"every": 0},
@@ -580,7 +592,7 @@ def test_wrong_settings(wrong: dict[str, Any]) -> None:
 
 
 def test_a_name_is_short_for_a_guard() -> None:
-    for action in ("warn", "rollback", "reset"):
+    for action in ("warn", "fallback", "rollback", "reset"):
         assert adapt(trained(), "tent", guard=action).options.guard == Guard(action=action)
 
 
@@ -672,24 +684,171 @@ def test_a_warning_made_an_error_leaves_a_usable_model() -> None:
     assert model.last.guard == ""
 
 
-def alarms(window: int) -> list[bool]:
+def alarms(patience: int) -> list[bool]:
     """Eight healthy batches of 48, then four of a model that collapsed; whether each of these raises an alarm."""
-    model = patient(guard=Guard(window=window, classes=0.5, drift=1e6), predict="after")
+    guard = prompt(window=8 * 48, classes=0.5, drift=1e6, patience=patience)
+    model = patient(guard=guard, predict="after")
     batches = stream(12)
     for x in batches[:8]:
         model(x)
         assert model.last.guard == ""
     model.ill = True
-    found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CollapseWarning)
-        for x in batches[8:]:
-            model(x)
-            found.append(model.last.guard != "")
-    return found
+    return [text != "" for text, _ in run_on(model, batches[8:])]
 
 
-def test_two_ill_batches_in_a_row_are_enough() -> None:
-    """However many healthy ones the window's average remembers; unless they are too small to tell."""
-    assert alarms(window=8 * 48) == [False, True, True, True]
-    assert alarms(window=8 * 48 + 8) == [False, False, False, False]
+def test_patience_is_how_many_ill_batches_in_a_row_are_enough() -> None:
+    """However many healthy ones the window's average remembers."""
+    assert alarms(patience=1) == [True, True, True, True]
+    assert alarms(patience=2) == [False, True, True, True]
+    assert alarms(patience=9) == [False, False, False, False]
+
+
+# The comparison with the source model
+
+
+def confident() -> tuple[Tensor, Tensor]:
+    """Logits of 20 images of 4 classes, by a model that is sure of each; and of the same model, for wrong classes."""
+    right = 10 * torch.eye(4).repeat(5, 1)
+    return right, right.roll(1, 1)
+
+
+def judged(logits: Tensor, same: Tensor, running: Tensor, **options: Any) -> str:
+    guard = GuardState(Guard(**{"margin": 1.0, "flips": 1.0, "classes": 1e-6, "drift": 1e6, **options}))
+    return guard.check(logits, same, running, {})
+
+
+def test_signals_by_hand() -> None:
+    right, wrong = confident()
+    logits = torch.cat([right[:15], wrong[15:]])  # a quarter of the answers contradicts
+    p = math.exp(10) / (math.exp(10) + 3)
+    harm = 2 * p - 1 - 0.75
+    assert judged(logits, logits, right, margin=harm + 1e-4) == ""
+    assert "agree with the source model for 75%" in judged(logits, logits, right, margin=harm - 1e-4)
+    lost = 0.25 * (p - (1 - p) / 3)
+    assert judged(logits, right, logits, flips=lost + 1e-4) == ""
+    assert "lose 25% by the source model" in judged(logits, right, logits, flips=lost - 1e-4)
+    few = GuardState(Guard())
+    assert few.check(wrong[:15], right[:15], right[:15], {}) == ""  # too few images to judge
+    assert few.check(wrong[15:], right[15:], right[15:], {}) != ""
+
+
+class ColorNet(nn.Module):
+    """Sees the color of an image only, which the statistics of a batch of one color remove."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 16, 1), nn.BatchNorm2d(16), nn.ReLU())
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def colored(labels: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    colors = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.2], [0.2, 0.2, 0.8], [0.8, 0.8, 0.8]])
+    noise = torch.randn(len(labels), 3, 4, 4, generator=generator)
+    return colors[labels].view(-1, 3, 1, 1) + 0.2 * noise
+
+
+@functools.cache
+def trained_on_colors() -> ColorNet:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = ColorNet()
+    optimizer = torch.optim.Adam(net.parameters(), lr=5e-2)
+    for seed in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(net(colored(mixed(), seed)), mixed()).backward()
+        optimizer.step()
+    return net.eval()
+
+
+def one_color_each(batches: int, size: int = 48) -> list[Tensor]:
+    return [
+        x for c in range(CLASSES) for seed in range(batches) for x in colored(torch.full((48,), c), seed).split(size)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 4, 48])
+@pytest.mark.parametrize("statistics", ["batch", "auto"])
+def test_batches_of_one_class_do_no_harm_under_auto_and_are_noticed_under_batch(statistics: str, size: int) -> None:
+    """The yardstick is the source model with the statistics of training."""
+    model = adapt(trained_on_colors(), "tent", statistics=statistics, guard="warn")
+    answers = run_on(model, one_color_each(1, size))
+    labels = torch.arange(CLASSES).repeat_interleave(48)
+    accuracy = float((torch.cat([z for _, z in answers]).argmax(-1) == labels).float().mean())
+    if statistics == "auto":
+        assert accuracy > 0.9
+        assert not any(text for text, _ in answers)
+    else:
+        assert accuracy < 0.6
+        assert any("agree with the source model" in text for text, _ in answers)
+
+
+def test_fallback_answers_by_the_source_model_and_learns_nothing_meanwhile() -> None:
+    model = patient(lr=1e-4, guard=Guard(action="fallback", window=96, patience=1))
+    batches = stream(8)
+    for x in batches[:2]:
+        model(x)
+    before = model.state.snapshot()
+    model.ill = True
+    with pytest.warns(CollapseWarning, match="the source model answers the next 96 images"):
+        found = model(batches[2])
+    model.ill = False
+    torch.testing.assert_close(found, model.frozen("running")(batches[2]))
+    for x in batches[3:5]:
+        torch.testing.assert_close(model(x), model.frozen("running")(x))
+        assert same(model.state.snapshot(), before)  # the step that made ill is undone, and none is taken
+    model(batches[5])
+    assert model.last.adapted
+    assert model.last.guard == ""
+
+
+@pytest.mark.parametrize("action", ["fallback", "rollback", "reset"])
+def test_where_going_back_does_not_help_the_source_model_answers(action: str) -> None:
+    """Batch statistics of one class at a time are harmful whatever was learned."""
+    guard = Guard(action=action, patience=1, window=96)
+    model = adapt(trained_on_colors(), "tent", lr=1e-6, statistics="batch", guard=guard)
+    batches = one_color_each(3)
+    answers = run_on(model, batches)
+    assert "the source model answers the next 96 images" in answers[0][0]
+    for x, (_, found) in zip(batches, answers, strict=True):
+        torch.testing.assert_close(found, model.frozen("running")(x))
+    # Each pause is twice as long as the one before.
+    assert [number for number, (text, _) in enumerate(answers) if text] == [0, 3, 8]
+
+
+def test_a_pause_survives_saving(tmp_path: Path) -> None:
+    guard = Guard(action="fallback", patience=1, window=96)
+    model, other = (adapt(trained_on_colors(), "tent", guard=guard) for _ in range(2))
+    batches = one_color_each(1)
+    run_on(model, batches[:1])
+    model.save(tmp_path / "state")
+    other.restore(tmp_path / "state")
+    for x in batches[1:3]:
+        assert torch.equal(model(x), other(x))
+        assert other.last.reason == "answered by the source model after an alarm"
+
+
+def test_reset_every_restores_the_source_model() -> None:
+    model, fresh = (patient(lr=1e-3, reset_every=count) for count in (2, 0))
+    batches = stream(5)
+    for number, x in enumerate(batches):
+        if number % 2 == 0:
+            fresh.reset()
+        assert torch.equal(model(x), fresh(x))
+
+
+@pytest.mark.parametrize(("size", "what"), [(1, "one image"), (48, "one class")])
+def test_batches_that_do_harm_without_a_guard_are_mentioned_once(size: int, what: str) -> None:
+    buffer = SourceBuffer(colored(mixed(), 7), augment="none")
+    batches = one_color_each(1, size)[:3]
+    model = adapt(trained_on_colors(), "cretta", buffer=buffer)
+    with pytest.warns(UserWarning, match=rf"{what}.*statistics='auto'.*guard="):
+        model(batches[0])
+    model(batches[1])  # a warning would be an error here
+    for options in ({"statistics": "auto"}, {"guard": Guard(margin=1.0, flips=1.0, classes=1e-6, drift=1e6)}):
+        quiet = adapt(trained_on_colors(), "cretta", buffer=buffer, **options)
+        for x in batches:
+            quiet(x)

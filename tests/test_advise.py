@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import cretta
+import textbook
+from cretta.advise import Advice, _batches, advise
+from cretta.cli import app
+
+
+def labeled_buffer(net: nn.Module) -> cretta.SourceBuffer:
+    images = textbook.source_images(200)
+    labels = net(images).argmax(-1)
+    labels[::4] = (labels[::4] + 1) % textbook.CLASSES
+    return cretta.SourceBuffer(images, labels, augment="none")
+
+
+def about(advice: list[Advice], name: str) -> Advice:
+    return next(item for item in advice if item.about == name)
+
+
+def test_images_like_the_buffers_need_no_adaptation() -> None:
+    net = textbook.small_net()
+    advice = advise(net, textbook.source_images(200, seed=9), labeled_buffer(net))
+    assert "--method source" in about(advice, "shift").do
+    assert "2 BatchNorm2d" in about(advice, "model").seen
+    assert [item.about for item in advice].count("guard") == 0
+
+
+def test_shifted_images_are_advised_to_adapt() -> None:
+    net = textbook.small_net()
+    shifted = 0.2 * textbook.source_images(400, seed=9)  # so little contrast that energies are high
+    advice = advise(net, shifted, labeled_buffer(net))
+    assert "--method cretta" in about(advice, "shift").do
+    assert "--guard" in about(advice, "guard").do
+    unlabeled = advise(net, shifted)
+    assert "--method tent" in about(unlabeled, "shift").do
+    assert "give source images" in about(unlabeled, "buffer").do
+
+
+def test_order_and_size() -> None:
+    certain = 50 * torch.eye(10)
+    by_class, mixed = certain.repeat_interleave(20, 0), certain.repeat(20, 1)
+    assert "shuffle" in _batches(by_class, 20).do
+    assert "auto" in _batches(mixed, 20).do
+    assert "good" in _batches(mixed, 100).do
+    assert "training" in _batches(mixed, 1).do
+
+
+def test_an_underconfident_network() -> None:
+    net = textbook.small_net()
+    buffer = labeled_buffer(net)
+    net.fc.weight.data.mul_(0.02)
+    net.fc.bias.data.mul_(0.02)
+    assert "calibrate=auto" in about(advise(net, textbook.source_images(20), buffer), "calibration").do
+
+
+def test_a_network_without_normalization() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(textbook.source_images(1).numel(), 3))
+    advice = advise(net, textbook.source_images(20))
+    assert "only --method source" in about(advice, "model").do
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "images.npy", cretta.data.embedded("test").images[:12])
+    monkeypatch.chdir(tmp_path)
+    cretta.SourceBuffer(cretta.data.embedded("train").images[:20], cretta.data.embedded("train").labels[:20]).save(
+        "source.safetensors"
+    )
+    result = CliRunner().invoke(
+        app, ["check", "wrn-40-2-cifar10", "images.npy", "--buffer", "source.safetensors", "--batch-size", "4"]
+    )
+    assert result.exit_code == 0, result.output
+    for word in ("BatchNorm2d", "estimated accuracy", "images/s", "docs/monitoring.md"):
+        assert word in " ".join(result.output.split())
