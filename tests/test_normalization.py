@@ -303,7 +303,7 @@ def test_one_image_again_and_again(method: str, statistics: str) -> None:
     for x in textbook.batches((1, 1, 1)):
         for batch in (x.expand(8, -1, -1, -1), torch.full_like(x, 0.5).expand(8, -1, -1, -1)):
             assert torch.isfinite(model(batch)).all()
-            assert model.last.adapted == (statistics != "auto")
+            assert model.last.adapted or statistics == "auto"
     assert all(torch.isfinite(v).all() for v in model.state.snapshot().values() if v.is_floating_point())
 
 
