@@ -179,7 +179,7 @@ def test_an_unknown_command_gets_the_list_of_commands(path: tuple[str, ...]) -> 
     names = (
         "check, get, list, make, show"
         if path
-        else "buffer, check, data, demo, info, predict, report, reproduce, run, train"
+        else "buffer, check, data, demo, info, predict, report, reproduce, run, serve, train"
     )
     assert (result.exit_code, result.stderr) == (2, f"cretta: unknown command 'lisst'.{near} Allowed: {names}.\n")
 
