@@ -239,7 +239,7 @@ def test_reset_is_bit_exact(name: str) -> None:
 
 def test_everything_evolves_that_should() -> None:
     """Otherwise a reset that forgets something could not be seen."""
-    model = adapted("cretta", lr=1e-2, weighting="uniform", statistics="moving", adapt_every=2)
+    model = adapted("cretta", lr=1e-2, weighting="uniform", statistics="moving", adapt_every=2, reset_every=9)
     first = model.state.snapshot()
     for x in textbook.batches((8, 8, 7)):
         model(x)

@@ -253,7 +253,7 @@ def test_a_lazy_network_that_was_never_run() -> None:
         ({"predict": "later"}, ["predict='later'", "'before', 'after'"]),
         ({"skip": 4}, ["skip=4", "sequence of strings"]),
         ({"channels_last": None}, ["channels_last=None", "True or False"]),
-        ({"guard": "panic"}, ["guard='panic'", "'warn', 'rollback', 'reset'"]),
+        ({"guard": "panic"}, ["guard='panic'", "'warn', 'fallback', 'rollback', 'reset'"]),
         ({"seed": -1}, ["seed=-1", "at least 0"]),
         ({"learning_rate": 0.1}, ["unknown option of tent 'learning_rate'", "lr", "optimizer"]),
         ({"optimzer": "sgd"}, ["'optimzer'", "Did you mean 'optimizer'?"]),
