@@ -54,7 +54,7 @@ def main() -> None:
         cells = [shift]
         for measure in ("accuracy", "calibration_error"):
             before, after = (
-                [100 * float(getattr(results[runs[shift, seed]].of(), measure)) for seed in seeds]
+                [100 * float(getattr(results[runs[shift, seed]].scores, measure)) for seed in seeds]
                 for runs in (paper, fast)
             )
             apart = statistics.mean(after) - statistics.mean(before)

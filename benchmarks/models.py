@@ -81,7 +81,7 @@ def measure(name: str, source: Source, arguments: argparse.Namespace) -> dict[st
         for domain in (Domain("clean"), *source.shifts)
     ]
     results = dict(run_all(runs, Store(arguments.store), RunContext(arguments.root)))
-    scores = [results[run].of() for run in runs]
+    scores = [results[run].scores for run in runs]
     log = arguments.models / source.log
     last = list(csv.DictReader(log.open()))[-1] if source.log and log.exists() else {}
     return {

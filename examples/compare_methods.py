@@ -46,8 +46,8 @@ results = dict(run_all(product(base, method=METHODS), Store(Path("results")), Ru
 
 # %%
 for run, result in results.items():
-    scores = result.of()
-    gap = scores.confidence - scores.accuracy
+    scores = result.scores
+    gap = scores.bins.mean_confidence - scores.accuracy
     print(f"{run.method:10} accuracy {scores.accuracy:.1%}  ECE {scores.calibration_error:.1%}  gap {gap:+.1%}")
 
 # %% [markdown]

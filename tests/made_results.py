@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from cretta.bench import BatchRow, Result, Run
+from cretta.metrics import BatchScores
 
 BINS = 10
+
+
+def scores_of(rows: Sequence[BatchRow]) -> BatchScores:
+    """The scores of all rows together."""
+    return BatchScores.sum(row.scores for row in rows)
 
 
 def made_row(batch: int, domain: str, images: int, skill: float, draw: random.Random, *, learns: bool) -> BatchRow:
@@ -50,7 +57,6 @@ def made_result(
     batches: int = 6,
     images: int = 20,
     options: dict[str, Any] | None = None,
-    clean_after: float | None = None,
     materials: dict[str, str] | None = None,
     **run: Any,
 ) -> Result:
@@ -68,7 +74,6 @@ def made_result(
         "size": None,
         "batch_size": images,
         "buffer": {"data": "", "size": 0.1, "select": "random"},
-        "clean_after": 0,
         "seed": seed,
         **run,
     }
@@ -82,7 +87,6 @@ def made_result(
         key=f"{draw.getrandbits(96):024x}",
         run=Run.from_description(described),
         rows=tuple(rows),
-        clean_after=clean_after,
         cost={"gflops": 131.5, "paper_gflops": 131.5, "peak_megabytes": 402.25},
         provenance={
             "materials": materials or {"model": "aa", "target": "bb", "corruptions": "generated"},

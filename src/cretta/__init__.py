@@ -12,86 +12,54 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cretta import data, distributed, functional, methods, metrics, models, monitor, streams
-    from cretta.adapter import Adapter
-    from cretta.buffer import SourceBuffer
-    from cretta.errors import (
-        BatchError,
-        BufferRequired,
-        BusyError,
-        CrettaError,
-        DistributedError,
-        ModelError,
-        NonFiniteStep,
-        OptionError,
-        SkipStep,
-        StateError,
-    )
-    from cretta.functional import energy
-    from cretta.method import Facts, Objective, Options, Record
-    from cretta.methods import adapt
-    from cretta.methods.signatures import CreTTA
-    from cretta.monitor.guard import CollapseWarning, Guard
+if TYPE_CHECKING:  # for type checkers and editors; `as` makes a name public
+    from cretta import data as data
+    from cretta import distributed as distributed
+    from cretta import functional as functional
+    from cretta import methods as methods
+    from cretta import metrics as metrics
+    from cretta import models as models
+    from cretta import monitor as monitor
+    from cretta import streams as streams
+    from cretta.adapter import Adapter as Adapter
+    from cretta.buffer import SourceBuffer as SourceBuffer
+    from cretta.errors import BatchError as BatchError
+    from cretta.errors import BufferRequired as BufferRequired
+    from cretta.errors import BusyError as BusyError
+    from cretta.errors import CrettaError as CrettaError
+    from cretta.errors import DistributedError as DistributedError
+    from cretta.errors import ModelError as ModelError
+    from cretta.errors import NonFiniteStep as NonFiniteStep
+    from cretta.errors import OptionError as OptionError
+    from cretta.errors import SkipStep as SkipStep
+    from cretta.errors import StateError as StateError
+    from cretta.functional import energy as energy
+    from cretta.method import Facts as Facts
+    from cretta.method import Objective as Objective
+    from cretta.method import Options as Options
+    from cretta.method import Record as Record
+    from cretta.methods import adapt as adapt
+    from cretta.methods.signatures import CreTTA as CreTTA
+    from cretta.monitor.guard import CollapseWarning as CollapseWarning
+    from cretta.monitor.guard import Guard as Guard
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Adapter",
-    "BatchError",
-    "BufferRequired",
-    "BusyError",
-    "CollapseWarning",
-    "CreTTA",
-    "CrettaError",
-    "DistributedError",
-    "Facts",
-    "Guard",
-    "ModelError",
-    "NonFiniteStep",
-    "Objective",
-    "OptionError",
-    "Options",
-    "Record",
-    "SkipStep",
-    "SourceBuffer",
-    "StateError",
-    "adapt",
-    "data",
-    "distributed",
-    "energy",
-    "functional",
-    "methods",
-    "metrics",
-    "models",
-    "monitor",
-    "streams",
-]
-
-_MODULES = {
-    "Adapter": "adapter",
-    "BatchError": "errors",
-    "BufferRequired": "errors",
-    "BusyError": "errors",
-    "CollapseWarning": "monitor.guard",
-    "CreTTA": "methods.cretta",
-    "CrettaError": "errors",
-    "DistributedError": "errors",
-    "Facts": "method",
-    "Guard": "monitor.guard",
-    "ModelError": "errors",
-    "NonFiniteStep": "errors",
-    "Objective": "method",
-    "OptionError": "errors",
-    "Options": "method",
-    "Record": "method",
-    "SkipStep": "errors",
-    "SourceBuffer": "buffer",
-    "StateError": "errors",
-    "adapt": "methods",
-    "energy": "functional",
+_PUBLIC = {
+    "adapter": "Adapter",
+    "buffer": "SourceBuffer",
+    "errors": "BatchError BufferRequired BusyError CrettaError DistributedError ModelError NonFiniteStep "
+    "OptionError SkipStep StateError",
+    "functional": "energy",
+    "method": "Facts Objective Options Record",
+    "methods": "adapt",
+    "methods.cretta": "CreTTA",
+    "monitor.guard": "CollapseWarning Guard",
 }
-"""The module that defines each public name; public names that are not listed are modules themselves."""
+"""The public names by the module that defines them."""
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+
+__all__ = sorted([*_MODULES, "data", "distributed", "functional", "methods", "metrics", "models", "monitor", "streams"])
 
 if not TYPE_CHECKING:  # type checkers follow the imports above, and then report names that do not exist
 

@@ -8,13 +8,13 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from cretta.bench import Benchmark, Buffer, Result, Run, RunContext, product
+from cretta.bench import Benchmark, Buffer, Result, Run, RunContext
 from cretta.data import CORRUPTIONS, ArrayDataset, CorruptedDataset, ImageDataset, embedded
 from cretta.data.domains import Domain, domain_name
 from cretta.errors import OptionError
 from cretta.report.content import Chart, Panel, Row, Series, Table
 from cretta.report.groups import ACCURACY, CALIBRATION, SPEED, Group, Metric, by
-from cretta.report.spread import margin
+from cretta.report.ranking import marks
 
 NAME = "demo"
 METHODS = ("source", "bn_adapt", "tent", "cretta")
@@ -30,7 +30,10 @@ SHIFTS = (
 )
 BUFFER = 1000
 GAP = Metric(
-    "confidence − accuracy %", "neither", 1, lambda scores, result: 100 * (scores.confidence - scores.accuracy)
+    "confidence − accuracy %",
+    "neither",
+    1,
+    lambda result: 100 * (result.scores.bins.mean_confidence - result.scores.accuracy),
 )
 CURVES = (dataclasses.replace(ACCURACY, digits=1), dataclasses.replace(CALIBRATION, digits=1), GAP)
 """The metrics of the figure; the table has the speed too."""
@@ -77,7 +80,8 @@ def plan(
         buffer=Buffer(size=BUFFER),
         seed=seed,
     )
-    return product(base, domains=streams, method=methods), RunContext(benchmarks=[benchmark])
+    runs = [dataclasses.replace(base, domains=stream, method=name) for stream in streams for name in methods]
+    return runs, RunContext(benchmarks=[benchmark])
 
 
 def groups_of(results: Mapping[Run, Result]) -> list[Group]:
@@ -109,7 +113,7 @@ def chart(groups: Sequence[Group], title: str) -> Chart:
             points = [[group.only([domain]) for domain in domains] for group in members]
         else:
             x = tuple(accumulate(float(row.images) for row in rows))
-            points = [[group.first(number) for number in range(1, len(rows) + 1)] for group in members]
+            points = [[_first(group, number) for number in range(1, len(rows) + 1)] for group in members]
         for metric in CURVES:
             series = tuple(
                 Series(group.label, x, tuple(value for point in curve for value in point.values(metric).values()))
@@ -120,35 +124,36 @@ def chart(groups: Sequence[Group], title: str) -> Chart:
     return Chart(NAME, title, tuple(panels), (f"Each point is measured on {measured}.",), parts)
 
 
-def findings(groups: Sequence[Group], chosen: str = "cretta") -> tuple[str, str]:
-    """Return what the stream shows of one method against the others: its accuracy, and its calibration later on."""
+def findings(groups: Sequence[Group]) -> tuple[str, str]:
+    """Return what the stream shows: which methods are most accurate, and which are best calibrated later on."""
     late = _second_half(groups)
-    accuracy = _compared(groups, chosen, ACCURACY, ("more accurate than", "less accurate than"))
-    calibration = _compared(late, chosen, CALIBRATION, ("worse calibrated than", "better calibrated than"), "ECE ")
     gaps = [f"{value:+.1f} for {group.label}" for group in late for value in group.values(GAP).values()]
     return (
-        f"Over the whole stream {accuracy}.",
-        f"In its second half {calibration}; confidence minus accuracy is {_listed(gaps)} (points).",
+        f"Over the whole stream {_best(groups, CURVES[0])} most accurate.",
+        f"In its second half {_best(late, CURVES[1])} best calibrated; confidence minus accuracy is {_listed(gaps)} "
+        "(points).",
     )
 
 
-def _compared(groups: Sequence[Group], chosen: str, metric: Metric, words: tuple[str, str], unit: str = "") -> str:
-    """Say which methods the chosen one is significantly above and below, in ``words`` for above and for below."""
-    cells = {group.label: group.cells([metric])[0] for group in groups}
-    named = {label: f"{label} ({unit}{cell.value:.1f} %)" for label, cell in cells.items()}
-    verdicts: dict[str, list[str]] = {}
-    for label, cell in cells.items():
-        difference = (cells[chosen].value or 0) - (cell.value or 0)
-        significant = abs(difference) > margin(cells[chosen], cell)
-        verdict = words[difference < 0] if significant else "not clearly different from"
-        if label != chosen:
-            verdicts.setdefault(verdict, []).append(named[label])
-    return f"{named[chosen]} is " + _listed([f"{verdict} {_listed(names)}" for verdict, names in verdicts.items()])
+def _best(groups: Sequence[Group], metric: Metric) -> str:
+    """Name the methods that a table marks as best."""
+    rows = tuple(Row(group.label, group.cells([metric])) for group in groups)
+    marked = zip(rows, marks(Table(NAME, "", "", (metric.column,), rows)), strict=True)
+    names = [
+        f"{row.label} ({metric.title.replace(' %', '')} {row.cells[0].value:.1f} %)" for row, (best,) in marked if best
+    ]
+    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'} the" if names else "no method is clearly the"
 
 
 def _second_half(groups: Sequence[Group]) -> list[Group]:
     halves = [group.only(group.parts[len(group.parts) // 2 :]) for group in groups if group.parts]
     return [dataclasses.replace(half, shift="second half") for half in halves]
+
+
+def _first(group: Group, count: int) -> Group:
+    """Return the same runs with only the first ``count`` batches."""
+    results = tuple(dataclasses.replace(result, rows=result.rows[:count]) for result in group.results)
+    return dataclasses.replace(group, results=results)
 
 
 def _name(domain: str) -> str:

@@ -8,6 +8,8 @@ import math
 import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import UnionType
 from typing import Any, Self
 
 from cretta.errors import OptionError
@@ -89,24 +91,18 @@ def choice(default: str | None, description: str, *, among: Iterable[str]) -> An
 
 def flag(default: bool, description: str) -> Any:
     """Return the field of True or False."""
-
-    def check(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError("True or False")
-        return value
-
-    return option(default, check, description)
+    return option(default, partial(_instance, bool, "True or False"), description)
 
 
 def text(default: str | None, description: str) -> Any:
     """Return the field of a string, or None."""
+    return option(default, partial(_instance, str | None, "a string, or None"), description)
 
-    def check(value: Any) -> str | None:
-        if value is not None and not isinstance(value, str):
-            raise ValueError("a string, or None")
-        return value
 
-    return option(default, check, description)
+def _instance(kind: type | UnionType, words: str, value: object) -> object:
+    if not isinstance(value, kind):
+        raise ValueError(words)
+    return value
 
 
 def texts(default: tuple[str, ...], description: str) -> Any:

@@ -78,7 +78,7 @@ def contents(folder: Path) -> dict[str, Result]:
         )
         for result in store
     }
-    assert not store.set_aside
+    assert not store.damaged
     assert not [
         path.name for path in folder.iterdir() if path.suffix not in (".parquet", ".lock") and path.name != IDENTITY
     ]
@@ -104,7 +104,7 @@ def test_two_workers_give_the_store_of_one_process_though_one_is_killed(
     (tmp_path / "kill").touch()
     monkeypatch.setenv("CRETTA_KILL", str(tmp_path))
     heard, store = Computed(), Store(tmp_path / "store")
-    results = dict(engine(name, workers=2).run_all(GRID, store, RunContext(), heard, save_every=0.0))
+    results = dict(engine(name, workers=2).run_all(GRID, store, RunContext(), heard))
     assert not (tmp_path / "kill").exists()
     assert sorted(map(repr, heard.runs)) == sorted(map(repr, GRID))
     assert results.keys() == set(GRID)
@@ -182,7 +182,7 @@ import json, sys
 from test_engines import GRID, Computed
 from cretta.bench import RunContext, Store, engine
 heard = Computed()
-done = dict(engine("ray", address=sys.argv[2]).run_all(GRID, Store(sys.argv[1]), RunContext(), heard, save_every=0.0))
+done = dict(engine("ray", address=sys.argv[2]).run_all(GRID, Store(sys.argv[1]), RunContext(), heard))
 assert len(done) == len(set(heard.runs)) == 24
 print(json.dumps({"computed": len(heard.runs)}))
 """
@@ -223,8 +223,8 @@ def test_a_cluster_of_two_nodes_continues_when_one_is_killed(
 
 def test_a_worker_that_does_not_see_the_store_returns_its_results(serial: dict[str, Result], tmp_path: Path) -> None:
     store, events = Store(tmp_path), list[Any]()
-    work = Work.on(store, RunContext(), threads=1, save_every=0.0)
-    assert Work.on(store, RunContext(), threads=1, save_every=0.0) == work
+    work = Work.on(store, RunContext(), threads=1)
+    assert Work.on(store, RunContext(), threads=1) == work
     task = Task(GRID[0], RunContext().key(GRID[0]))
     dataclasses.replace(work, identity="of another store").execute(task, events.append)
     assert events[0] == 60
@@ -236,7 +236,7 @@ def test_a_worker_that_does_not_see_the_store_returns_its_results(serial: dict[s
 
 
 def test_a_worker_with_other_files_is_an_error(tmp_path: Path) -> None:
-    work = Work.on(Store(tmp_path), RunContext(), threads=1, save_every=0.0)
+    work = Work.on(Store(tmp_path), RunContext(), threads=1)
     with pytest.raises(StateError, match="differ from those where the command was started"):
         work.execute(Task(GRID[0], "another key"), print)
     assert [path.name for path in tmp_path.iterdir()] == [IDENTITY]

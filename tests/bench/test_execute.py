@@ -13,8 +13,8 @@ from tiny import BASE, network
 import cretta
 from cretta import SourceBuffer
 from cretta.bench import BatchRow, Buffer, Domain, Run, RunContext
+from cretta.bench.context import data_fingerprint
 from cretta.bench.execute import execute, operations_of
-from cretta.bench.fingerprint import fingerprint
 from cretta.data import CorruptedDataset, corrupt, embedded, image_folder
 from cretta.errors import OptionError, StateError
 from cretta.streams import iid
@@ -33,7 +33,6 @@ def test_a_run_is_a_plain_loop_over_the_stream(method: str) -> None:
     run = dataclasses.replace(BASE, method=method, seed=3, options=() if method == "source" else (("lr", 0.01),))
     done = execute(run, RunContext())
     rows = done.rows
-    assert done.clean_after is None
     assert done.cost["peak_megabytes"] > 0
 
     test, train = embedded("test"), embedded("train")
@@ -101,67 +100,6 @@ def test_mixed_batches_take_every_image_from_its_own_domain() -> None:
     assert sum(row.confidence for row in rows) == pytest.approx(sum(row.confidence for part in apart for row in part))
 
 
-def test_clean_accuracy_afterwards_is_that_of_the_adapted_model() -> None:
-    quiet = dataclasses.replace(BASE, method="source", clean_after=50)
-    test = embedded("test")
-    x = torch.from_numpy(test.images[:50]).permute(0, 3, 1, 2).float() / 255
-    expected = float((network()(x).argmax(1) == torch.from_numpy(test.labels[:50])).float().mean())
-    assert execute(quiet, RunContext()).clean_after == pytest.approx(expected)
-
-
-def test_a_long_run_is_continued(tmp_path: Path) -> None:
-    run = dataclasses.replace(BASE, images=100, method="cretta")
-    whole = execute(run, RunContext())
-
-    class CutError(Exception):
-        pass
-
-    # The memory of the second batch is metered, after what the first computes for all; nothing is saved before it.
-    for stop, begins in ((1, 0), (2, 0), (3, 2)):
-        heard: list[int] = []
-
-        def hear(row: BatchRow, stop: int = stop, heard: list[int] = heard) -> None:
-            heard.append(row.batch)
-            if row.batch == stop:
-                raise CutError
-
-        with pytest.raises(CutError):
-            execute(run, RunContext(), progress=hear, unfinished=tmp_path / "unfinished", save_every=0.0)
-        # The interrupted batch had not been saved.
-        assert heard[0] == begins
-    heard = []
-    executed = execute(
-        run,
-        RunContext(),
-        progress=lambda row: heard.append(row.batch),
-        unfinished=tmp_path / "unfinished",
-        save_every=0.0,
-    )
-    assert heard == [3, 4]
-    assert plain(executed.rows) == plain(whole.rows)
-    assert executed.cost == whole.cost
-
-
-@pytest.mark.parametrize("damage", ["state", "part", "other run"])
-def test_parts_that_cannot_be_used_are_not(tmp_path: Path, damage: str) -> None:
-    folder = tmp_path / "unfinished"
-    seen: list[int] = []
-
-    def stop(row: BatchRow) -> None:
-        if row.batch == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        execute(BASE, RunContext(), progress=stop, unfinished=folder, save_every=0.0)
-    run = BASE
-    if damage == "other run":
-        run = BASE.with_options(lr=0.5)
-    else:
-        next(folder.glob(f"{damage}-*")).write_bytes(b"damaged")
-    execute(run, RunContext(), progress=lambda row: seen.append(row.batch), unfinished=folder)
-    assert seen == [0, 1, 2]
-
-
 def test_buffers_follow_their_plan() -> None:
     context = RunContext()
     whole = context.buffer(BASE)
@@ -223,19 +161,23 @@ def test_shifted_images_are_the_corrupted_test_images() -> None:
 
 def test_fingerprints_notice_what_changed(tmp_path: Path) -> None:
     whole = embedded("test")
-    first = fingerprint(whole)
+    first = data_fingerprint(whole)
     changed = whole.images.copy()
     changed[777, 3, 3] ^= 1
-    assert fingerprint(dataclasses.replace(whole, images=changed)) != first
-    assert fingerprint(dataclasses.replace(whole)) == first
-    kinds = {fingerprint(CorruptedDataset(whole, "fog", 5)), fingerprint(CorruptedDataset(whole, "fog", 4)), first}
+    assert data_fingerprint(dataclasses.replace(whole, images=changed)) != first
+    assert data_fingerprint(dataclasses.replace(whole)) == first
+    kinds = {
+        data_fingerprint(CorruptedDataset(whole, "fog", 5)),
+        data_fingerprint(CorruptedDataset(whole, "fog", 4)),
+        first,
+    }
     assert len(kinds) == 3
     for number in range(3):
         (tmp_path / "a").mkdir(exist_ok=True)
         Image.fromarray(whole.images[number]).save(tmp_path / "a" / f"{number}.png")
-    files = fingerprint(image_folder(tmp_path))
+    files = data_fingerprint(image_folder(tmp_path))
     Image.fromarray(whole.images[1] * 0).save(tmp_path / "a" / "1.png")
-    assert fingerprint(image_folder(tmp_path)) != files
+    assert data_fingerprint(image_folder(tmp_path)) != files
 
 
 def test_memory_is_that_of_a_batch_that_the_model_adapts_to() -> None:

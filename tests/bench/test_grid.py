@@ -12,7 +12,6 @@ from tiny import BASE, without_time
 
 from cretta.bench import Domain, Listener, Result, Run, RunContext, Store, benchmark, expand, product, run_all
 from cretta.bench.estimate import estimate
-from cretta.bench.execute import COUNTED
 from cretta.errors import CrettaError, OptionError
 from processes import ENVIRONMENT, LONG
 
@@ -50,29 +49,7 @@ def test_a_damaged_result_is_computed_again(tmp_path: Path) -> None:
     ((_, second),) = run_all([BASE], store, RunContext(), heard)
     assert heard.computed == [BASE]
     assert without_time(first) == without_time(second)
-    assert len(store.set_aside) == 1
-
-
-def test_parts_of_a_process_killed_after_it_had_saved_the_result_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class KilledError(BaseException):
-        pass
-
-    def kill(store: Store, key: str) -> None:
-        raise KilledError
-
-    store = Store(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "forget", kill)
-        with pytest.raises(KilledError):
-            list(run_all([BASE], store, RunContext(), save_every=0.0))
-    (key,) = store.keys()
-    assert any(store.unfinished(key).iterdir())
-    heard = Counting()
-    list(run_all([BASE], store, RunContext(), heard))
-    assert heard.stored == [BASE]
-    assert [path.name for path in tmp_path.iterdir()] == [f"{key}.parquet"]
+    assert store.damaged == {store.path(first.key)}
 
 
 def test_a_wrong_run_stops_the_grid_before_it_begins(tmp_path: Path) -> None:
@@ -93,13 +70,6 @@ def test_expected_times_fall_to_nothing_as_runs_are_done(tmp_path: Path) -> None
     assert between[runs[0]] == 0 < between[runs[1]]
     list(run_all(runs, store, context))
     assert set(estimate(runs, store, context).values()) == {0}
-    # What the store knows of a method counts for others of its kind.
-    taken = store.get(runs[1].key(context.input_fingerprints(runs[1])))
-    assert taken is not None
-    other, another = (dataclasses.replace(runs[1], seed=seed) for seed in (8, 9))
-    expected = estimate([other, another], store, context)
-    assert expected[another] == pytest.approx(taken.of().seconds)
-    assert expected[other] == pytest.approx(taken.of().seconds * (60 + 3 * COUNTED) / 60)  # operations are counted, too
 
 
 # Forks of one process that has everything imported: kills then fall into the work, not into imports. They come after a
@@ -124,7 +94,7 @@ class Counting(Listener):
                 log.write(result.key + "\\n")
 
 def work(store):
-    for _ in run_all(runs, Store(os.path.join(folder, store)), RunContext(), Counting(), save_every=0.0):
+    for _ in run_all(runs, Store(os.path.join(folder, store)), RunContext(), Counting()):
         pass
 
 def child(store, last=None):
@@ -185,7 +155,7 @@ def harness(folder: Path, mode: str) -> dict[str, int]:
 def stored_results(folder: Path) -> dict[str, Result]:
     store = Store(folder)
     results = {result.key: without_time(result) for result in store}
-    assert not store.set_aside
+    assert not store.damaged
     # An empty lock may be left by who was killed between keeping a result and leaving.
     assert not [path.name for path in folder.iterdir() if path.suffix not in (".parquet", ".lock")]
     return results

@@ -39,7 +39,6 @@ def test_equal_descriptions_are_equal_runs_with_equal_keys() -> None:
         {"size": 64},
         {"batch_size": 20},
         {"buffer": Buffer(size=0.01)},
-        {"clean_after": 5},
         {"seed": 1},
     ],
 )
@@ -69,7 +68,7 @@ def test_other_weights_behind_a_name_give_another_key() -> None:
 
 def test_every_field_is_covered_above() -> None:
     covered = {"data", "domains", "model", "method", "preset", "options", "stream", "delta", "images", "size"}
-    covered |= {"batch_size", "buffer", "clean_after", "seed"}
+    covered |= {"batch_size", "buffer", "seed"}
     assert {field.name for field in dataclasses.fields(Run)} == covered
 
 
@@ -93,7 +92,6 @@ def test_a_description_goes_through_json_and_back() -> None:
         ({"domains": Domain.parse_all("fog/5", "snow/5")}, "it takes one"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"images": 0}, "images=0"),
-        ({"clean_after": -1}, "clean_after=-1"),
         ({"seed": -1}, "seed=-1"),
         ({"seed": True}, "seed=True"),
         ({"size": -3}, "size=-3"),

@@ -14,7 +14,7 @@ import torch
 
 from cretta.accelerate import missing_kernels
 from cretta.bench import BatchRow, Domain, Result, Run, Store
-from cretta.bench.result import batch_row, measures
+from cretta.bench.result import batch_row
 from cretta.bench.store import provenance
 from cretta.errors import StateError
 from processes import LONG
@@ -31,7 +31,7 @@ def result(key: str = "k" * 24) -> Result:
     run = Run(
         data="embedded", domains=Domain.parse_all("fog/5"), model="tiny:network", method="tent", options=(("lr", 0.1),)
     )
-    return Result(key, run, rows, 0.5, {"gflops": 1.5}, {"versions": {"a": "1"}})
+    return Result(key, run, rows, {"gflops": 1.5}, {"versions": {"a": "1"}})
 
 
 def test_what_is_put_is_got(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_file_is_plain_parquet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "emptied", "text", "renamed"])
-def test_a_damaged_file_is_set_aside_and_counts_as_missing(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_counts_as_missing(tmp_path: Path, damage: str) -> None:
     store = Store(tmp_path)
     store.put(result())
     path = store.path(result().key)
@@ -70,9 +70,7 @@ def test_a_damaged_file_is_set_aside_and_counts_as_missing(tmp_path: Path, damag
         key = "x" * 24
         path.rename(store.path(key))
     assert store.get(key) is None
-    assert key not in store
-    assert len(store.set_aside) == 1
-    assert store.set_aside[0].parent == tmp_path / "damaged"
+    assert store.damaged == {store.path(key)}
     store.put(dataclasses.replace(result(), key=key))
     assert store.get(key) is not None
 
@@ -107,10 +105,10 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_result_of_another_format_is_left_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
-    monkeypatch.setattr("cretta.bench.store.FORMAT", 2)
+    monkeypatch.setattr("cretta.bench.store.FORMAT", 3)
     store.put(result())
     monkeypatch.undo()
-    with pytest.raises(StateError, match="format 2"):
+    with pytest.raises(StateError, match="format 3"):
         store.get(result().key)
     assert result().key in store
 
@@ -149,7 +147,7 @@ def test_a_folder_of_other_files_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "predictions.parquet").write_text("of the user")
     with pytest.raises(StateError, match=r"^store='.*': expected a folder of results, .* holds predictions\.parquet"):
         Store(tmp_path)
-    for own in (f"{'0' * 24}.unfinished", "paper-smoke"):
+    for own in (f"{'0' * 24}.lock", "paper-smoke"):
         (tmp_path / own).mkdir()
         assert list(Store(tmp_path)) == []
         (tmp_path / own).rmdir()
@@ -195,9 +193,13 @@ def test_rows_add_up_to_the_measures_of_the_whole() -> None:
         batch_row(number, "fog/5", logits[a:b], labels[a:b], None, 0.5)
         for number, (a, b) in enumerate(itertools.pairwise(cut))
     ]
-    measured, whole = measures(rows), measures([batch_row(0, "fog/5", logits, labels, None, 1.5)])
-    for field in dataclasses.fields(measured):
-        assert getattr(measured, field.name) == pytest.approx(getattr(whole, field.name), rel=1e-12)
+    parts = dataclasses.replace(result(), rows=tuple(rows))
+    whole = dataclasses.replace(result(), rows=(batch_row(0, "fog/5", logits, labels, None, 1.5),))
+    measured = parts.scores
+    for name in ("accuracy", "calibration_error", "negative_log_likelihood", "brier_score"):
+        assert getattr(measured, name) == pytest.approx(getattr(whole.scores, name), rel=1e-12)
+    assert measured.bins.mean_confidence == pytest.approx(whole.scores.bins.mean_confidence, rel=1e-12)
+    assert (measured.images, parts.seconds) == (whole.scores.images, whole.seconds) == (90, 1.5)
 
     # The same, written out.
     probabilities = logits.double().softmax(1)
@@ -210,16 +212,9 @@ def test_rows_add_up_to_the_measures_of_the_whole() -> None:
             error += float(inside.double().mean() * (right[inside].mean() - confidence[inside].mean()).abs())
     assert measured.calibration_error == pytest.approx(error)
     assert measured.accuracy == pytest.approx(float(right.mean()))
-    assert measured.error == pytest.approx(1 - float(right.mean()))
     assert measured.negative_log_likelihood == pytest.approx(
         float(torch.nn.functional.cross_entropy(logits.double(), labels))
     )
     truth = torch.eye(5, dtype=torch.float64)[labels]
-    assert measured.brier == pytest.approx(float((probabilities - truth).square().sum(1).mean()))
-    assert measured.energy == pytest.approx(-float(logits.double().logsumexp(1).mean()))
-    assert measured.images_per_second == pytest.approx(60)
-
-
-def test_no_rows_are_no_measure() -> None:
-    with pytest.raises(ValueError, match="no rows"):
-        measures([])
+    assert measured.brier_score == pytest.approx(float((probabilities - truth).square().sum(1).mean()))
+    assert parts.energy == pytest.approx(-float(logits.double().logsumexp(1).mean()))

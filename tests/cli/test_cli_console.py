@@ -157,7 +157,6 @@ def test_long_commands_tell_how_far_they_are(
             "batch_size=128: too many; give a smaller batch_size.",
             "--batch-size 128: too many; give a smaller --batch-size.",
         ),
-        ("report", "examples=False or examples=True", "--no-examples or --examples"),
         ("predict", "pass overwrite=True.", "pass --overwrite."),
         ("predict", "labeled=True, or labeled=False.", "--labels yes, or --labels no."),
         ("predict", "mean=(0.5, 0.25), std=None: give both", "--mean 0.5,0.25, no --std: give both"),

@@ -24,7 +24,7 @@ def test_it_shows_versions_machine_and_models() -> None:
     shown = lines()
     assert shown["cretta"] == version("cretta")
     assert shown["torch"] == torch.__version__
-    assert torch.backends.cpu.get_cpu_capability() in shown["processor"]
+    assert torch.backends.cpu.get_cpu_capability() in shown["instructions"]
     assert shown["threads"].startswith(f"{torch.get_num_threads()} of ")
     assert shown["devices"].startswith("cpu")
     assert shown["models"] == ", ".join(models.names())
@@ -35,12 +35,3 @@ def test_it_shows_whether_the_kernels_are_used_and_why_not(monkeypatch: pytest.M
     assert lines()["kernels"] == ("in use" if missing is None else f"not in use: {missing}")
     monkeypatch.setenv("CRETTA_KERNELS", "off")
     assert lines()["kernels"] == "not in use: CRETTA_KERNELS=off is set"
-
-
-def test_it_shows_how_to_install_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = ("imagecorruptions", "efficientnet_lite_pytorch")
-    monkeypatch.setattr("importlib.metadata.distributions", lambda name: [name] if name in installed else [])
-    shown = lines()
-    assert shown["extra data"] == "installed"
-    assert shown["extra imagenet"] == "not installed: pip install 'cretta[imagenet]'"
-    assert not {"extra test", "extra lint"} & set(shown)

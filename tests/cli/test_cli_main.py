@@ -31,8 +31,6 @@ from cretta.data.registry import DATASETS
 from cretta.monitor.guard import ACTIONS
 from cretta.normalization import STATISTICS
 from cretta.paper.scale import SCALES
-from cretta.report.charts import FORMATS as FIGURES
-from cretta.report.tables import FORMATS as TABLES
 from cretta.training import Recipe
 
 ROOT: Any = get_command(app)
@@ -137,8 +135,6 @@ def option_help(*path: str, name: str) -> str:
         (("run",), "data", {name.partition(":")[0] for name in DATASETS}),
         (("run",), "stream", STREAMS),
         (("run",), "select", SELECT),
-        (("report",), "table", TABLES),
-        (("report",), "figure", FIGURES),
         (("reproduce",), "scale", SCALES),
         (("predict",), "model", models.names()),
         (("predict",), "statistics", STATISTICS),
@@ -164,7 +160,7 @@ def test_defaults_in_help_are_those_of_the_library() -> None:
     assert {name: shown[name] for name in both} == {name: recipe[name] for name in both}
     run, defaults = ROOT.commands["run"], Run(data="embedded", domains=(Domain("clean"),), model="any")
     for parameter in run.params:
-        if parameter.name in ("stream", "clean_after", "delta", "images", "size"):
+        if parameter.name in ("stream", "delta", "images", "size"):
             assert parameter.default == getattr(defaults, parameter.name)
         if parameter.name == "method":
             assert parameter.show_default == defaults.method

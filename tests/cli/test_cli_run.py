@@ -131,7 +131,6 @@ def test_streams(arguments: list[str], domains: tuple[str, ...], stream: str) ->
         (["--buffer", "0"], "a buffer of 0 images: give a share"),
         (["--buffer", "5000"], "--buffer 5000: expected at most 1000, the number of images available"),
         (["--images", "99999"], "--images 99999: expected at most 2000"),
-        (["--clean-after", "2001"], "--clean-after 2001: expected at most 2000"),
     ],
 )
 def test_bad_requests_get_a_message_and_leave_nothing(arguments: list[str], said: str) -> None:

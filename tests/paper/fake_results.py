@@ -59,7 +59,6 @@ def result(
         key="key",
         run=run,
         rows=tuple(rows),
-        clean_after=None,
         cost={"gflops": 4.0, "paper_gflops": 2.0, "peak_megabytes": 7.0},
         provenance={"materials": {"corruptions": "generated"}},
     )

@@ -31,13 +31,18 @@ def test_a_preset_that_meant_something_else_is_told_apart() -> None:
             for meant in ('{"source_fraction": 0.2}', '{"source_fraction": 0.25}')
         ]
     )
-    assert [group.label for group in groups] == [
-        'cretta preset={"source_fraction": 0.2}',
-        'cretta preset={"source_fraction": 0.25}',
-    ]
+    assert [group.label for group in groups] == ["cretta preset=fast", "cretta preset=fast #2"]
 
 
-def test_labels_tell_what_differs_and_nothing_more() -> None:
+def test_a_number_stands_for_the_same_weights_on_every_shift() -> None:
+    old, new = ({"model": model, "target": "bb", "corruptions": "generated"} for model in ("old", "new"))
+    shifts = (("fog/5", old), ("fog/5", new), ("snow/5", new))
+    groups = grouped([made_result("tent", (shift,), materials=materials) for shift, materials in shifts])
+    labels = {(group.shift, group.results[0].provenance["materials"]["model"]): group.label for group in groups}
+    assert labels == {("fog/5", "old"): "tent", ("fog/5", "new"): "tent #2", ("snow/5", "new"): "tent #2"}
+
+
+def test_labels_tell_what_is_not_usual_and_nothing_more() -> None:
     groups = grouped(
         [
             made_result("source"),
@@ -102,7 +107,7 @@ def test_the_mean_is_over_shifts_and_the_deviation_over_seeds() -> None:
     groups = grouped(results)
     cell = averaged(groups, ACCURACY, ["fog/5", "snow/5"])
     by_seed = [
-        sum(100 * result.of().accuracy for result in results if result.run.seed == seed) / 2 for seed in range(3)
+        sum(100 * result.scores.accuracy for result in results if result.run.seed == seed) / 2 for seed in range(3)
     ]
     mean = sum(by_seed) / 3
     assert cell.value == pytest.approx(mean)
@@ -138,7 +143,7 @@ def test_tables_by_shift_and_by_part_of_a_stream() -> None:
     stream = made_result("tent", ("fog/5", "snow/5"))
     parts = next(table for table in summary_tables(grouped([stream])) if table.name == "shifts")
     assert [row.group for row in parts.rows] == ["fog/5", "snow/5"]
-    assert parts.rows[1].cells[0].value == pytest.approx(100 * stream.of("snow/5").accuracy)
+    assert parts.rows[1].cells[0].value == pytest.approx(100 * stream.only(["snow/5"]).scores.accuracy)
     assert [table.name for table in summary_tables(grouped([made_result()]))] == ["summary"]
 
 
@@ -149,5 +154,5 @@ def test_several_settings_have_tables_and_charts_of_their_own() -> None:
     assert [chart.name for chart in charts] == ["accuracy-ece-1", "accuracy-ece-2"]
     series = charts[1].panels[0].series
     assert [item.label for item in series] == ["source", "tent", "cretta"]
-    assert all(len(item.deviation) == len(item.x_deviation) == 1 for item in series)
+    assert all(len(item.x) == len(item.y) == 1 for item in series)
     assert summary_charts(grouped([made_result()])) == []

@@ -4,7 +4,7 @@ from cretta.bench.benchmarks import Benchmark, benchmark
 from cretta.bench.context import RunContext
 from cretta.bench.engines import Engine, engine
 from cretta.bench.grid import Listener, expand, product, run_all
-from cretta.bench.result import BatchRow, Measures, Result
+from cretta.bench.result import BatchRow, Result
 from cretta.bench.run import Buffer, Run
 from cretta.bench.store import Store
 from cretta.data.domains import Domain
@@ -16,7 +16,6 @@ __all__ = [
     "Domain",
     "Engine",
     "Listener",
-    "Measures",
     "Result",
     "Run",
     "RunContext",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -15,10 +16,10 @@ from torch import Tensor, nn
 
 from cretta.adapter import Adapter
 from cretta.bench.benchmarks import Benchmark, benchmark, is_folder
-from cretta.bench.fingerprint import fingerprint
 from cretta.bench.run import Buffer, Run
 from cretta.buffer import SourceBuffer
-from cretta.data import ImageDataset
+from cretta.data import ArrayDataset, FileDataset, ImageDataset
+from cretta.data.corrupted import CorruptedDataset
 from cretta.data.dataset import Pixels, as_batch
 from cretta.data.domains import CLEAN, Domain
 from cretta.data.folder import CLASSES, class_file, some
@@ -33,6 +34,8 @@ CACHED_BYTES = 512 * 2**20
 CACHED_BUFFERS = 12
 CACHED_ADAPTERS = 12
 """As many as a comparison usually has methods."""
+PIECE = 4096
+"""Images of an array hashed at once."""
 
 
 class DomainImages:
@@ -74,8 +77,8 @@ class RunContext:
         self._adapter = lru_cache(CACHED_ADAPTERS)(self._made_adapter)
         self._domains: OrderedDict[tuple[object, ...], DomainImages] = OrderedDict()
         self._model_fingerprint = cache(lambda spec: _network_fingerprint(self.model(spec)))
-        self._target_fingerprint = cache(lambda domain, *data: fingerprint(self.benchmark(*data).images(domain)))
-        self._source_fingerprint = cache(lambda *inputs: fingerprint(self._source(*inputs)))
+        self._target_fingerprint = cache(lambda domain, *data: data_fingerprint(self.benchmark(*data).images(domain)))
+        self._source_fingerprint = cache(lambda *inputs: data_fingerprint(self._source(*inputs)))
         self._keys: dict[Run, str] = {}
         self.operations: dict[tuple[object, ...], dict[str, float]] = {}
         """Operations of a step, by what they depend on."""
@@ -114,8 +117,8 @@ class RunContext:
     def check_counts(self, run: Run) -> None:
         """Refuse to read more images than there are; without this check, as in the paper's scales, all are read."""
         target = self.benchmark(run.data, run.size)
-        counts: list[tuple[str, float, ImageDataset]] = [("clean_after", run.clean_after, target.clean())]
-        counts += [("images", run.images or 1, target.images(domain)) for domain in run.domains]
+        counts: list[tuple[str, float, ImageDataset]]
+        counts = [("images", run.images or 1, target.images(domain)) for domain in run.domains]
         if _reads_source(run):
             source = self._source(run.data, run.size, run.buffer.data, run.buffer.split)
             counts.append(("buffer", run.buffer.size, source))
@@ -194,7 +197,7 @@ class RunContext:
         """Return what the names of the run refer to: fingerprints of weights and images, and a preset's options."""
         corruptions = self.benchmark(run.data, run.size).corruptions
         fingerprints = {"model": self._model_fingerprint(run.model), "corruptions": corruptions}
-        for domain in dict.fromkeys((*run.domains, *((Domain(CLEAN),) if run.clean_after else ()))):
+        for domain in dict.fromkeys(run.domains):
             name = "target" if domain.name == CLEAN else f"target {domain}"
             fingerprints[name] = self._target_fingerprint(domain, run.data, run.size)
         if run.preset is not None:
@@ -214,3 +217,24 @@ def _network_fingerprint(net: nn.Module) -> str:
     parts = [part for name, value in state.items() for part in (name, value) if isinstance(value, Tensor)]
     graph = getattr(net, "code", "")  # of compiled and exported modules; others print their structure
     return tensorfile.fingerprint([str(list(state)), repr(net), str(graph), *parts])[:16]
+
+
+def data_fingerprint(dataset: ImageDataset) -> str:
+    """Return a hash of labels and classes, all pixels of arrays, names and sizes of files, and the corruption."""
+    digest = hashlib.sha256()
+    if isinstance(dataset, CorruptedDataset):
+        described = (dataset.corruption, dataset.severity, dataset.seed, dataset.parameters)
+        return hashlib.sha256(repr((*described, data_fingerprint(dataset.source))).encode()).hexdigest()[:16]
+    digest.update(f"{dataset.name} {len(dataset)} {dataset.classes}".encode())
+    digest.update(dataset.labels.tobytes())
+    if isinstance(dataset, ArrayDataset):
+        for start in range(0, len(dataset), PIECE):
+            digest.update(dataset.images[start : start + PIECE].tobytes())
+    elif isinstance(dataset, FileDataset):
+        for file in dataset.files:
+            digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size}".encode())
+        digest.update(str(dataset.size).encode())
+    else:
+        for index in (0, len(dataset) // 2, len(dataset) - 1):
+            digest.update(dataset[index][0].tobytes())
+    return digest.hexdigest()[:16]

@@ -1,12 +1,9 @@
-"""Execute one run, from the beginning or from where an earlier process stopped."""
+"""Execute one run."""
 
 from __future__ import annotations
 
-import dataclasses
-import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,41 +12,26 @@ from torch import Tensor
 from cretta import streams
 from cretta.adapter import Adapter
 from cretta.bench.context import DomainImages, RunContext
-from cretta.bench.result import BatchRow, Result, batch_row, rows_of, table_of
+from cretta.bench.result import BatchRow, Result, batch_row
 from cretta.bench.run import Run
 from cretta.bench.store import provenance
-from cretta.data.domains import CLEAN, Domain
-from cretta.errors import StateError
 from cretta.metrics import count_operations, peak_meter
-from cretta.storage.journal import Journal, Position
 from cretta.streams import Batch
 
-SAVE_EVERY = 30.0
-"""Seconds after which a long run saves its rows and state."""
 COUNTED = 20
 """Images with which operations are counted: a share of them, such as a fifth, is mostly a whole number."""
 
 
-def execute(
-    run: Run,
-    context: RunContext,
-    *,
-    progress: Callable[[BatchRow], None] = lambda row: None,
-    unfinished: Path | None = None,
-    save_every: float = SAVE_EVERY,
-) -> Result:
+def execute(run: Run, context: RunContext, *, progress: Callable[[BatchRow], None] = lambda row: None) -> Result:
     """Take the adapter of the run through its stream, and return what it did.
 
-    ``unfinished`` is the folder in which a long run saves its rows and state, and from which it continues. Peak memory
-    is that of the second batch that the model adapts to, or of the first if there is no other.
+    Peak memory is that of the second batch that the model adapts to, or of the first if there is no other.
     """
     domains = [context.domain(run, name) for name in run.domains]
     model = context.adapter(run)
     stream = run.schedule([domain.count for domain in domains], domains[0].labels.numpy())
-    journal = None if unfinished is None else Journal(unfinished, run.describe())
-    rows, peak = _resume(journal, model)
-    new = len(rows)
-    saved = time.monotonic()
+    rows: list[BatchRow] = []
+    peak = 0
     # The first batch computes what all share, such as the energies of source samples.
     second = model.options.adapt_every
     metered = second if second < len(stream) else 0
@@ -62,23 +44,15 @@ def execute(
     def read(batch: Batch) -> tuple[Tensor, Tensor]:
         return _read(batch, domains, context.device)
 
-    for step in streams.follow(stream[new:], read, model, frozen=model.predict, before=meter):
-        batch, labels = step.batch, step.extra
-        label = "+".join(run.label(domain) for domain, _, _ in batch.parts())
-        record = model.last if batch.adapts else None
-        rows.append(batch_row(batch.number, label, step.logits, labels, record, step.seconds))
+    for step in streams.follow(stream, read, model, frozen=model.predict, before=meter):
+        label = "+".join(run.label(domain) for domain, _, _ in step.batch.parts())
+        record = model.last if step.batch.adapts else None
+        rows.append(batch_row(step.batch.number, label, step.logits, step.extra, record, step.seconds))
         progress(rows[-1])
-        # Not before the metered batch: the process that continues computes first what batches share.
-        due = metered <= batch.number < len(stream) - 1 and time.monotonic() - saved >= save_every
-        if journal is not None and due:
-            journal.append(table_of(rows[new:]), model.save, Position(len(rows), {"peak": str(peak)}))
-            new, saved = len(rows), time.monotonic()
-    clean_after = _clean_after(run, model, context)
     return Result(
         key=context.key(run),
         run=run,
         rows=tuple(rows),
-        clean_after=clean_after,
         cost={**operations_of(run, context), "peak_megabytes": peak / 2**20},
         provenance=provenance(context.input_fingerprints(run), context.device),
     )
@@ -96,18 +70,6 @@ def operations_of(run: Run, context: RunContext) -> dict[str, float]:
         total, forward = count_operations(context.adapter(run), batch, scale_to=run.batch_size)
         context.operations[key] = {"gflops": total / 1e9, "paper_gflops": forward / 1e9}
     return context.operations[key]
-
-
-def _resume(journal: Journal | None, model: Adapter[Any]) -> tuple[list[BatchRow], int]:
-    """Return the saved rows and the peak memory, with the model in the state after them; none if there are none."""
-    if journal is None:
-        return [], 0
-    try:
-        journal.check()
-    except StateError:
-        journal.clear()
-    position = journal.resume(model.restore)
-    return [row for table in journal.tables() for row in rows_of(table)], int(position.facts.get("peak", 0))
 
 
 def _peak_bytes(model: Adapter[Any], x: Tensor, *, warm_up: bool) -> int:
@@ -136,14 +98,3 @@ def _read(batch: Batch, domains: list[DomainImages], device: torch.device) -> tu
         return images[0], labels[0]
     order = torch.cat([torch.from_numpy(positions) for _, positions, _ in batch.parts()]).argsort()
     return torch.cat(images)[order.to(device)], torch.cat(labels)[order]
-
-
-def _clean_after(run: Run, model: Adapter[Any], context: RunContext) -> float | None:
-    if not run.clean_after:
-        return None
-    clean = context.domain(dataclasses.replace(run, images=run.clean_after), Domain(CLEAN))
-    stream = streams.ordered(range(clean.count), run.batch_size)
-    correct = 0
-    for step in streams.follow(stream, lambda batch: _read(batch, [clean], context.device), model.predict):
-        correct += int((step.logits.argmax(-1).cpu() == step.extra).sum())
-    return correct / clean.count

@@ -11,7 +11,7 @@ from typing import Any
 
 from cretta.bench.benchmarks import Benchmark
 from cretta.bench.context import RunContext
-from cretta.bench.execute import SAVE_EVERY, execute
+from cretta.bench.execute import execute
 from cretta.bench.result import BatchRow, Result
 from cretta.bench.run import Run, Scalar
 from cretta.bench.store import Store
@@ -116,17 +116,11 @@ def _streams(stream: str, domains: Sequence[Domain], severities: Sequence[int] |
 
 
 def run_all(
-    runs: Sequence[Run],
-    store: Store,
-    context: RunContext,
-    listener: Listener | None = None,
-    *,
-    save_every: float = SAVE_EVERY,
+    runs: Sequence[Run], store: Store, context: RunContext, listener: Listener | None = None
 ) -> Iterator[tuple[Run, Result]]:
     """Yield every run with its result as it is finished; what is in the store is not computed again.
 
-    All runs are validated before the first begins. A long run saves its rows and state every ``save_every`` seconds.
-    Runs that other processes work on come last.
+    All runs are validated before the first begins. Runs that other processes work on come last.
     """
     listener = listener or Listener()
     keys = sorted_keys(runs, context)
@@ -134,7 +128,7 @@ def run_all(
     while waiting:
         busy: list[Run] = []
         for run in waiting:
-            result = result_of(run, keys[run], store, context, listener, save_every)
+            result = result_of(run, keys[run], store, context, listener)
             if result is None:
                 busy.append(run)
             else:
@@ -154,9 +148,7 @@ def _images_of(run: Run) -> tuple[str, str, int, int]:
     return run.data, str(run.domains), run.images or 0, run.seed
 
 
-def result_of(
-    run: Run, key: str, store: Store, context: RunContext, listener: Listener, save_every: float
-) -> Result | None:
+def result_of(run: Run, key: str, store: Store, context: RunContext, listener: Listener) -> Result | None:
     """Return the stored or computed result; None while another process works on it."""
     result = store.get(key)
     if result is None:
@@ -167,11 +159,9 @@ def result_of(
             result = store.get(key)
             if result is None:
                 listener.begins(run, context.images(run))
-                progress, unfinished = partial(listener.batch, run), store.unfinished(key)
-                result = execute(run, context, progress=progress, unfinished=unfinished, save_every=save_every)
+                result = execute(run, context, progress=partial(listener.batch, run))
                 store.put(result)
                 listener.ends(run, result, stored=False)
                 return result
-    store.forget(key)  # a process that was killed after it had saved the result leaves its unfinished parts
     listener.ends(run, result, stored=True)
     return result

@@ -1,10 +1,11 @@
-"""The result of a run: a row for each batch, and the measures of many rows."""
+"""The result of a run: a row for each batch, and the scores of all."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from cretta.metrics import BatchScores, Bins
 
 @dataclasses.dataclass(frozen=True)
 class BatchRow:
-    """What happened in one batch. Sums, not means: rows of a stream add up to the measures of the stream."""
+    """What happened in one batch. Sums, not means: rows of a stream add up to the scores of the stream."""
 
     batch: int
     domain: str
@@ -115,53 +116,26 @@ class Result:
     key: str
     run: Run
     rows: tuple[BatchRow, ...]
-    clean_after: float | None
-    """Accuracy on clean images after the stream."""
     cost: dict[str, float]
     """GFLOPs of a step by both countings, peak memory."""
     provenance: dict[str, Any]
     """Versions, commit, machine, fingerprints of the inputs."""
 
-    def of(self, domain: str | None = None) -> Measures:
-        """Return the measures of the rows of a domain, by its label, or of all."""
-        return measures([row for row in self.rows if domain is None or row.domain == domain])
+    def only(self, domains: Collection[str]) -> Result:
+        """Return the result with only the batches of these domains, by their labels."""
+        return dataclasses.replace(self, rows=tuple(row for row in self.rows if row.domain in domains))
 
+    @cached_property
+    def scores(self) -> BatchScores:
+        """Scores of all images together."""
+        return BatchScores.sum(row.scores for row in self.rows)
 
-@dataclasses.dataclass(frozen=True)
-class Measures:
-    """Measures of a stream, or a part of it; accuracy and such are shares from 0 to 1."""
+    @property
+    def energy(self) -> float:
+        """Mean energy of the images, under the logits returned."""
+        return math.fsum(row.energy * row.images for row in self.rows) / self.scores.images
 
-    images: int
-    accuracy: float
-    error: float
-    calibration_error: float
-    """ECE with ten bins over all images."""
-    negative_log_likelihood: float
-    brier: float
-    confidence: float
-    energy: float
-    skipped: int
-    """Batches whose update was due and left out."""
-    seconds: float
-    images_per_second: float
-
-
-def measures(rows: Sequence[BatchRow]) -> Measures:
-    """Return the measures of all rows together."""
-    if not rows:
-        raise ValueError("no rows to add up")
-    scores = BatchScores.sum(row.scores for row in rows)
-    images, seconds = scores.images, math.fsum(row.seconds for row in rows)
-    return Measures(
-        images=images,
-        accuracy=scores.accuracy,
-        error=1 - scores.accuracy,
-        calibration_error=scores.calibration_error,
-        negative_log_likelihood=scores.negative_log_likelihood,
-        brier=scores.brier_score,
-        confidence=scores.bins.mean_confidence,
-        energy=math.fsum(row.energy * row.images for row in rows) / images,
-        skipped=sum(row.skipped for row in rows),
-        seconds=seconds,
-        images_per_second=images / seconds if seconds else math.nan,
-    )
+    @property
+    def seconds(self) -> float:
+        """Time in the model."""
+        return math.fsum(row.seconds for row in self.rows)

@@ -18,7 +18,7 @@ from cretta.options import check_integer, unknown
 Scalar = str | int | float | bool | None | tuple[str, ...]
 
 STREAMS = ("iid", "ordered", "dirichlet", "continual", "gradual", "mixed")
-VERSION = 3
+VERSION = 4
 """Version of the meaning of a description: raised when results would change for the same description."""
 
 
@@ -67,8 +67,6 @@ class Run:
     """Side to which images that are files are scaled; None is the benchmark's own."""
     batch_size: int = 200
     buffer: Buffer = Buffer()
-    clean_after: int = 0
-    """Clean images to predict after the stream, without adapting, to measure forgetting."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -89,7 +87,7 @@ class Run:
                 f"stream={self.stream!r} with {len(self.domains)} domains: it takes one; continual, gradual and mixed "
                 "take several."
             )
-        for name, at_least in (("batch_size", 1), ("clean_after", 0), ("seed", 0), ("images", 1), ("size", 1)):
+        for name, at_least in (("batch_size", 1), ("seed", 0), ("images", 1), ("size", 1)):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), at_least=at_least)
         object.__setattr__(self, "options", tuple(sorted((name, _frozen(value)) for name, value in self.options)))
@@ -100,7 +98,7 @@ class Run:
 
     def without_stream(self) -> Run:
         """Return what the adapter and the cost of a step depend on: the run on an arbitrary stream."""
-        return dataclasses.replace(self, domains=(Domain(CLEAN),), stream="iid", delta=None, clean_after=0)
+        return dataclasses.replace(self, domains=(Domain(CLEAN),), stream="iid", delta=None)
 
     def describe(self) -> dict[str, Any]:
         """Return the description as JSON has it."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 import platform
 import re
-import shutil
 import subprocess
-import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from importlib.metadata import version
@@ -27,18 +26,17 @@ from cretta.errors import StateError
 from cretta.storage import atomic_write, lock
 
 _METADATA = b"cretta"
-FORMAT = 1
+FORMAT = 2
 """Version of the file format."""
-_OWN = re.compile(r"\w{24}\.(parquet|unfinished|lock)|paper-\w+")
+_OWN = re.compile(r"\w{24}\.(parquet|lock)|paper-\w+")
 """Names by which the folder of a store is recognized."""
 
 
 class Store:
     """A folder of results.
 
-    ``<key>.parquet`` holds the rows of a run, and in its metadata everything else; ``<key>.unfinished/`` the rows and
-    the state of a run that is not finished; ``<key>.lock`` is held by the process that works on it, and released by the
-    system if that dies; unreadable files are moved to ``damaged/``. `cretta reproduce` writes ``models/`` and
+    ``<key>.parquet`` holds the rows of a run, and in its metadata everything else; ``<key>.lock`` is held by the
+    process that works on it, and released by the system if that dies. `cretta reproduce` writes ``models/`` and
     ``paper-<scale>/``.
     """
 
@@ -48,21 +46,17 @@ class Store:
             raise StateError(f"{self.folder} is a file: give a folder for results.")
         self.folder.mkdir(parents=True, exist_ok=True)
         files = {path.name for path in self.folder.iterdir() if not path.name.startswith(".")}
-        if (others := sorted(files - {"damaged", "models"})) and not any(map(_OWN.fullmatch, others)):
+        if (others := sorted(files - {"models"})) and not any(map(_OWN.fullmatch, others)):
             raise StateError(
                 f"store={str(self.folder)!r}: expected a folder of results, or an empty or new one, got one that holds "
                 f"{others[0]}; give another folder."
             )
-        self.set_aside: list[Path] = []
-        """Damaged files that this object moved away."""
+        self.damaged: set[Path] = set()
+        """Files that this object could not read; they count as missing."""
 
     def path(self, key: str) -> Path:
         """Return the file of the result with this key."""
         return self.folder / f"{key}.parquet"
-
-    def unfinished(self, key: str) -> Path:
-        """Return the folder of the unfinished run with this key."""
-        return self.folder / f"{key}.unfinished"
 
     def keys(self) -> list[str]:
         """Return the keys of all results, sorted."""
@@ -78,7 +72,7 @@ class Store:
                 yield result
 
     def get(self, key: str) -> Result | None:
-        """Return a result; None if it is missing, or was damaged and is now set aside."""
+        """Return a result; None if it is missing or damaged."""
         path = self.path(key)
         try:
             content = path.read_bytes()
@@ -95,7 +89,7 @@ class Store:
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
             damaged = True
         if damaged:
-            self._set_aside(path)
+            self.damaged.add(path)
             return None
         try:
             if metadata["format"] != FORMAT:
@@ -107,21 +101,11 @@ class Store:
                 "version, or another store."
             ) from error
 
-    def _set_aside(self, path: Path) -> None:
-        aside = self.folder / "damaged" / f"{path.name}.{uuid.uuid4().hex[:8]}"
-        try:
-            aside.parent.mkdir(exist_ok=True)
-            os.replace(path, aside)
-        except FileNotFoundError:  # another process was first
-            return
-        except OSError as error:
-            raise StateError(f"{path} is damaged, and cannot be moved away: {error}.") from error
-        self.set_aside.append(aside)
-
     def put(self, result: Result) -> None:
-        """Write a result, and remove the unfinished parts of its run."""
-        fields = {name: value for name, value in vars(result).items() if name != "rows"}
-        fields["run"] = result.run.describe()
+        """Write a result."""
+        fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+        fields |= {"run": result.run.describe()}
+        del fields["rows"]
         rows = table_of(result.rows)
         content = {"format": FORMAT, "result": fields, "checksum": _checksum(rows, fields)}
         table = rows.replace_schema_metadata({_METADATA: json.dumps(content, sort_keys=True).encode()})
@@ -129,11 +113,6 @@ class Store:
             temporary.unlink(missing_ok=True)
         with atomic_write(self.path(result.key)) as temporary:
             pq.write_table(table, temporary)
-        self.forget(result.key)
-
-    def forget(self, key: str) -> None:
-        """Remove the parts of an unfinished run; another process may do the same at the same time."""
-        shutil.rmtree(self.unfinished(key), ignore_errors=True)
 
     def claim(self, key: str) -> AbstractContextManager[bool]:
         """Lock a run; the context is whether this process has the lock, which ends with the process."""

@@ -29,8 +29,8 @@ def execute(runs: Sequence[Run], store: Store, context: RunContext, engine: Engi
         console.print(f"{count(len(due), 'run')}, {count(images, 'image')}: about {expected} {where}.")
     with detail_bars() as bar:
         results = dict(engine.run_all(list(seconds), store, context, RunProgress(seconds, bar)))
-    for path in store.set_aside:
-        say(f"A damaged result was set aside and computed again: {path}")
+    for path in store.damaged:
+        say(f"A damaged result was computed again: {path}")
     return {run: results[run] for run in seconds}
 
 

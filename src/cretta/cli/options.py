@@ -51,7 +51,5 @@ ADDRESS = option(
     None, "Address of a Ray cluster: auto, or host:port.", WORK, shown="$RAY_ADDRESS, else one started on this machine"
 )
 STORE = option(Path("results"), "Folder in which results are stored.")
-TABLE_FORMATS = option(None, "Table format: md, latex or csv; can be repeated.", shown="all three")
-FIGURE_FORMATS = option(None, "Figure format: png, svg or pdf; can be repeated.", shown="all three")
 SEED = option(0, "Seed of all random choices.", min=0)
 OVERWRITE = flag("--overwrite", "Replace the output if it exists.")

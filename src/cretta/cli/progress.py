@@ -6,7 +6,6 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
 
-from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -19,6 +18,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 from rich.table import Column
 from rich.text import Text
@@ -31,17 +31,15 @@ WORDS = {TimeElapsedColumn: " elapsed", TimeRemainingColumn: " left"}
 
 
 class RateColumn(ProgressColumn):
-    """Units per second; bytes are shown as kB, MB or GB."""
+    """Units per second."""
 
-    def __init__(self, unit: str, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, unit: str) -> None:
+        super().__init__()
         self.unit = unit
 
     def render(self, task: Task) -> Text:
         """Return the recent speed; nothing before it is known."""
-        speed = task.speed or 0
-        amount = decimal(int(speed)) if self.unit == "bytes" else f"{speed:.0f} {self.unit}"
-        return Text(f"{amount}/s" if speed else "", style="progress.data.speed")
+        return Text(f"{task.speed:.0f} {self.unit}/s" if task.speed else "", style="progress.data.speed")
 
 
 class Lines(Progress):
@@ -116,14 +114,6 @@ def bars(*columns: ProgressColumn) -> Progress:
     )
 
 
-class AmountColumn(DownloadColumn):
-    """Bytes done and their total; empty if the total is not known."""
-
-    def render(self, task: Task) -> Text:
-        """Return the text of a task."""
-        return super().render(task) if task.total else Text()
-
-
 def detail_bars() -> Progress:
     """Return bars with the share that is done, the field ``details`` of the task, and the time spent and left."""
     details = TextColumn("{task.fields[details]}")
@@ -132,9 +122,4 @@ def detail_bars() -> Progress:
 
 def download_bars() -> Progress:
     """Return bars with the bytes done, their rate and the time left."""
-    return bars(
-        BarColumn(bar_width=None, table_column=Column(ratio=1)),
-        AmountColumn(table_column=Column(no_wrap=True)),
-        RateColumn("bytes", table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(table_column=Column(no_wrap=True)),
-    )
+    return bars(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

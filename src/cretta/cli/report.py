@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cretta.cli.app import app
 from cretta.cli.console import check_folder, check_output, count, say
-from cretta.cli.options import FIGURE_FORMATS, ROOT, STORE, TABLE_FORMATS, option
-from cretta.errors import OptionError, StateError
+from cretta.cli.options import STORE, option
+from cretta.errors import StateError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -23,47 +22,34 @@ def report(
     output: Path = option(Path("cretta-report.html"), "File for the page (.html)."),
     title: str = option("cretta report", "Title of the page."),
     files: Path | None = option(None, "Also write tables and figures as files into this folder.", shown="none"),
-    table: list[str] | None = TABLE_FORMATS,
-    figure: list[str] | None = FIGURE_FORMATS,
-    examples: bool = option(True, "Show images of each shift, if the data are there."),
-    root: Path | None = ROOT,
 ) -> None:
     """Put all results on one page that opens in any browser, without a network.
 
-    Tables that sort, curves that zoom, reliability diagrams, images of each shift, settings and versions; all numbers
-    are mean and deviation over seeds.
+    Tables that sort, curves that zoom, reliability diagrams, settings and versions; all numbers are mean and deviation
+    over seeds.
 
         # some results, then a page of them
         cretta run --method source --method cretta --shift fog --images 500
         cretta report
 
-        # tables and figures for a paper as well
-        cretta report --files paper --table latex --figure pdf
+        # tables (Markdown, CSV) and figures (PNG, SVG, PDF) as files as well
+        cretta report --files paper
     """
-    from cretta.bench import RunContext
     from cretta.cli.progress import progress_bar
-    from cretta.report.examples import example_images
-    from cretta.report.files import check_formats, write_files
+    from cretta.report.files import write_files
     from cretta.report.groups import grouped
     from cretta.report.page import write_page
     from cretta.report.summary import summary_charts, summary_tables
 
     check_output(output, (".html", ".htm"))
-    formats = check_formats(table, figure)
     if files is not None:
         check_folder(files, "--files")
-    elif table or figure:
-        raise OptionError("--table and --figure are formats of the files that --files writes: give its folder too.")
     with progress_bar("runs") as progress:
         results = _read(store, progress)
-        track = partial(progress.track, description="making example images")
-        strips, notes = example_images(results, RunContext(root), track) if examples else ({}, [])
-    size = write_page(results, output, examples=strips, notes=notes, title=title)
-    for note in notes:
-        say(note)
+    size = write_page(results, output, title=title)
     if files is not None:
         groups = grouped(results)
-        paths = write_files([*summary_tables(groups), *summary_charts(groups)], files, *formats)
+        paths = write_files([*summary_tables(groups), *summary_charts(groups)], files)
         say(f"Tables and figures: {count(len(paths), 'file')} in {files}")
     shown = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     say(f"Page of {count(len(results), 'run')}, {shown}: {output}")
@@ -81,8 +67,8 @@ def _read(folder: Path, progress: Progress) -> list[Result]:
         )
     store = Store(folder)
     results = [store.get(key) for key in progress.track(keys, description="reading results")]
-    for path in store.set_aside:
-        say(f"A damaged result was set aside: {path}")
+    for path in store.damaged:
+        say(f"A damaged result is left out: {path}")
     if not any(results):
         raise StateError(f"all results in {folder} are damaged: run them again.")
     return [result for result in results if result is not None]

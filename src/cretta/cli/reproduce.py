@@ -8,20 +8,7 @@ from pathlib import Path
 from cretta.cli import parse
 from cretta.cli.app import app
 from cretta.cli.console import check_folder, console, count, duration, print_table, say
-from cretta.cli.options import (
-    ADDRESS,
-    DEVICE,
-    ENGINE,
-    FIGURE_FORMATS,
-    ROOT,
-    STORE,
-    TABLE_FORMATS,
-    THREADS,
-    WORKERS,
-    argument,
-    flag,
-    option,
-)
+from cretta.cli.options import ADDRESS, DEVICE, ENGINE, ROOT, STORE, THREADS, WORKERS, argument, flag, option
 from cretta.errors import OptionError
 
 
@@ -42,8 +29,6 @@ def reproduce(
     store: Path = STORE,
     output: Path | None = option(None, "Folder for tables and figures.", shown="<store>/paper-<scale>"),
     root: Path | None = ROOT,
-    table: list[str] | None = TABLE_FORMATS,
-    figure: list[str] | None = FIGURE_FORMATS,
     device: str = DEVICE,
     engine: str = ENGINE,
     workers: int | None = WORKERS,
@@ -70,7 +55,7 @@ def reproduce(
     from cretta.bench.estimate import estimate
     from cretta.cli.execute import execute
     from cretta.report.content import Chart, Table
-    from cretta.report.files import check_formats, write_files
+    from cretta.report.files import write_files
     from cretta.report.page import write_page
     from cretta.report.terminal import terminal
 
@@ -82,7 +67,6 @@ def reproduce(
     if output is not None:
         check_folder(output, "--output")
     chosen = [paper.get(name) for name in item] if item else list(paper.items().values())
-    formats = check_formats(table, figure)
     results_store = Store(store)
     sized = paper.scale(scale).resolve(root, models).with_models(_models(model or []))
     context = RunContext(root, parse.device(device))
@@ -113,7 +97,7 @@ def reproduce(
         return
     folder = output or store / f"paper-{sized.name}"
     for part in content:
-        (first, *_) = write_files([part], folder, *formats)
+        (first, *_) = write_files([part], folder)
         if isinstance(part, Table):
             console.print(terminal(part, console.width))
         else:

@@ -41,7 +41,6 @@ def run(
     ),
     buffer: str = option("0.1", "Source images: a share, 0.1, or a number, 1000.", ADAPTATION),
     select: str = option("random", "How source images are selected: random, confident or uncertain.", ADAPTATION),
-    clean_after: int = option(0, "Clean images to predict at the end, to measure forgetting.", ADAPTATION),
     seed: list[int] | None = option(None, "Seed of all random choices; can be repeated.", ADAPTATION, shown="0"),
     store: Path = STORE,
     root: Path | None = ROOT,
@@ -86,7 +85,6 @@ def run(
         size=size,
         batch_size=benchmark.batch_size if batch_size is None else batch_size,
         buffer=Buffer(size=parse.share_or_count(buffer, "--buffer"), select=select),
-        clean_after=clean_after,
     )
     names = methods.names() if method == ["all"] else method or ["cretta"]
     runs = expand(

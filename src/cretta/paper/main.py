@@ -152,7 +152,7 @@ def accuracy_at(stage: int) -> Value:
     """Return the accuracy in percent, in the domain of this stage."""
 
     def value(results: Sequence[Result]) -> float:
-        return 100 * fmean([result.of(result.run.label(stage)).accuracy for result in results])
+        return 100 * fmean([result.only([result.run.label(stage)]).scores.accuracy for result in results])
 
     return value
 

@@ -15,7 +15,7 @@ from cretta.paper.family import Family
 from cretta.paper.scale import Scale
 from cretta.paper.values import Curve, Value
 from cretta.report.content import Cell, Series, cell
-from cretta.report.spread import jackknife
+from cretta.report.spread import blocks_of
 
 Groups = Sequence[Sequence[Run]]
 """For each seed, the runs whose results make its number together."""
@@ -82,7 +82,10 @@ class Readings:
         except OptionError as error:  # such as a source model without an error to be relative to
             return Cell(printed=printed, note=str(error))
         note = "" if len(complete) == len(groups) else f"{len(complete)} of {len(groups)} seeds"
-        blocks = jackknife([self.results[run] for run in complete[0]], value)
+        try:
+            blocks = tuple(value(block) for block in blocks_of([self.results[run] for run in complete[0]]))
+        except OptionError:  # likewise, in a block of batches
+            blocks = ()
         return dataclasses.replace(cell(values, printed, note, blocks), comparable=self.scale.comparable)
 
     def _reason(self, groups: Groups) -> str:

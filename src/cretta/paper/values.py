@@ -17,12 +17,12 @@ Curve = Callable[[Sequence[BatchRow]], Sequence[float]]
 
 def accuracy(results: Sequence[Result]) -> float:
     """Return the mean over runs, in percent."""
-    return 100 * fmean([result.of().accuracy for result in results])
+    return 100 * fmean([result.scores.accuracy for result in results])
 
 
 def calibration_error(results: Sequence[Result]) -> float:
     """Return the mean over runs of each stream's ECE, in percent."""
-    return 100 * fmean([result.of().calibration_error for result in results])
+    return 100 * fmean([result.scores.calibration_error for result in results])
 
 
 def corruption_error(results: Sequence[Result]) -> float:
@@ -30,7 +30,7 @@ def corruption_error(results: Sequence[Result]) -> float:
     errors: list[dict[str, dict[int, float]]] = [{}, {}]
     for index, result in enumerate(results):
         corruption, severity = result.run.domains[0].corruption
-        errors[2 * index // len(results)].setdefault(corruption, {})[severity] = result.of().error
+        errors[2 * index // len(results)].setdefault(corruption, {})[severity] = 1 - result.scores.accuracy
     return mean_corruption_error(*errors)
 
 

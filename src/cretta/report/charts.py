@@ -1,4 +1,4 @@
-"""Charts as PNG, SVG and PDF: readable in black and white and by the color-blind, the same bytes every time."""
+"""Charts as PNG, SVG and PDF: readable in black and white and by the color-blind."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from cretta.errors import OptionError
-from cretta.options import unknown
 from cretta.report.content import Chart, Panel, Series
 from cretta.report.styles import Style, styles
 
@@ -38,19 +35,12 @@ GAP = 0.06
 """Inches around title, legend and notes."""
 TITLE_LETTERS, NOTE_LETTERS = 10, 16
 """Letters per inch, for wrapping; a line that is wider makes the picture wider."""
-MANY = 5
-"""Series beyond which the legend stands beside the panels and not below them."""
 LONG = 44
 """Letters of a name that fit in a chart."""
 _MARKERS = {
     "circle": "o", "square": "s", "up": "^", "down": "v", "left": "<", "right": ">", "diamond": "D", "plus": "P",
     "cross": "X", "star": "*", "pentagon": "p", "hexagon": "h",
 }  # fmt: skip
-_NO_DATES: dict[str, dict[str, Any]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None},
-}
 _RC_PARAMS: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -62,6 +52,7 @@ _RC_PARAMS: Any = {
     # A dollar sign in a name is a dollar sign.
     "text.parse_math": False,
     "pdf.fonttype": 42,
+    "svg.fonttype": "none",
     "svg.hashsalt": "cretta",
 }
 
@@ -71,40 +62,29 @@ def write_chart(chart: Chart, path: Path) -> None:
     path.write_bytes(render(chart, path.suffix.lower().removeprefix(".")))
 
 
-def render(
-    chart: Chart,
-    format: str = "svg",
-    *,
-    method_styles: Mapping[str, Style] | None = None,
-    selectable: bool = False,
-    bare: bool = False,
-) -> bytes:
+def render(chart: Chart, format: str, *, page_styles: Mapping[str, Style] | None = None) -> bytes:
     """Return a chart as a file of that format.
 
-    ``method_styles`` sets the style of series, so that names that are not methods look alike in several charts;
-    ``selectable`` leaves an SVG's text as text, in whatever font the reader has; ``bare`` omits title and notes.
+    ``page_styles`` are the styles of methods on a page that the chart is a part of; it then has no title and notes.
     """
-    if format not in FORMATS:
-        raise unknown("format of figures", format, FORMATS)
-    if not chart.panels:
-        raise OptionError(f"chart {chart.name!r} has no panels: give at least one.")
     names = [series.label for panel in chart.panels for series in panel.series]
-    by_label = {**styles(names), **(method_styles or {})}
+    by_label = {**styles(names), **(page_styles or {})}
+    bare = page_styles is not None
     content = io.BytesIO()
     # All settings of the file are rcParams, which are restored at the end.
-    with mpl.rc_context(_RC_PARAMS | {"svg.fonttype": "none" if selectable else "path"}), warnings.catch_warnings():
+    with mpl.rc_context(_RC_PARAMS), warnings.catch_warnings():
         # A name in a script that the font lacks shows as boxes, one too long takes the space: no reason to fail.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         warnings.filterwarnings("ignore", message="constrained_layout not applied")
         figure = _figure(chart, by_label, bare)
         # Title, legend and notes hang outside of the figure: the tight box includes them.
         options: Any = {"bbox_inches": "tight", "pad_inches": GAP, "dpi": 160, "transparent": bare}
-        figure.savefig(content, format=format, metadata=_NO_DATES[format], **options)
+        figure.savefig(content, format=format, **options)
     return content.getvalue()
 
 
 def _figure(chart: Chart, by_label: Mapping[str, Style], bare: bool) -> Figure:
-    """Return the panels in a figure, the title above it, the legend below or beside, and the notes at the bottom."""
+    """Return the panels in a figure, the title above it, the legend beside it, and the notes below."""
     columns = 1 if chart.parts else 2 if len(chart.panels) == 4 else min(COLUMNS, len(chart.panels))
     rows = math.ceil(len(chart.panels) / columns)
     width = max(PART_WIDTH * len(chart.parts), *map(_panel_width, chart.panels)) * columns
@@ -117,21 +97,19 @@ def _figure(chart: Chart, by_label: Mapping[str, Style], bare: bool) -> Figure:
             _name_parts(axis, chart.parts)
         else:
             axis.set_axis_off()
-    below = _legend(figure, chart, by_label)
+    _legend(figure, chart, by_label)
     if not bare:
         title = textwrap.fill(chart.title, int(TITLE_LETTERS * width))
         figure.text(0.5, 1 + GAP / height, title, fontsize=12, fontweight="bold", ha="center", va="bottom")
         notes = "\n".join(textwrap.fill(note, int(NOTE_LETTERS * width)) for note in chart.notes)
-        figure.text(0, -(below + GAP) / height, notes, fontsize=8, color="#444444", va="top")
+        figure.text(0, -GAP / height, notes, fontsize=8, color="#444444", va="top")
     return figure
 
 
-def _legend(figure: Figure, chart: Chart, by_label: Mapping[str, Style]) -> float:
-    """Add the legend, beside the panels if it has many names or long ones; return its height in inches if below."""
+def _legend(figure: Figure, chart: Chart, by_label: Mapping[str, Style]) -> None:
+    """Add the legend, beside the panels."""
     kinds = {series.label: panel.kind for panel in chart.panels for series in panel.series}
     with_data = {series.label for panel in chart.panels for series in panel.series if series.y}
-    if not kinds:
-        return 0.0
     handles = [
         Patch(**_bar_options(by_label[label]))
         if kind == "bar"
@@ -140,17 +118,10 @@ def _legend(figure: Figure, chart: Chart, by_label: Mapping[str, Style]) -> floa
     ]
     # After a space of zero width: names that begin with an underscore would be left out.
     names = [f"\u200b{_short(label, LONG)}{'' if label in with_data else ' (no data)'}" for label in kinds]
-    options: Any = {"frameon": False, "handlelength": 3.2, "borderaxespad": 0.0}
-    if len(names) <= MANY:
-        anchor = (0.5, -GAP / figure.get_figheight())
-        row = figure.legend(handles, names, ncols=len(names), loc="upper center", bbox_to_anchor=anchor, **options)
-        box = row.get_window_extent(FigureCanvasAgg(figure).get_renderer())  # type: ignore[no-untyped-call]
-        if box.width <= figure.bbox.width:
-            return float(box.height / figure.dpi) + GAP
-        row.remove()
     anchor = (1 + GAP / figure.get_figwidth(), 1)
-    figure.legend(handles, names, ncols=1, loc="upper left", bbox_to_anchor=anchor, **options)
-    return 0.0
+    figure.legend(
+        handles, names, loc="upper left", bbox_to_anchor=anchor, frameon=False, handlelength=3.2, borderaxespad=0.0
+    )
 
 
 def _panel_width(panel: Panel) -> float:
@@ -166,8 +137,6 @@ def _panel(axis: Axes, panel: Panel, by_label: Mapping[str, Style]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.35, axis="y" if panel.kind == "bar" else "both")
     axis.set_axisbelow(True)
-    for series in panel.series:
-        _check(series)
     drawn = [series for series in panel.series if series.y]
     single = panel.kind == "line" and all(len(series.y) == 1 for series in drawn)
     if not drawn or single:
@@ -199,10 +168,9 @@ def _draw(axis: Axes, kind: str, x: Floats, y: Floats, series: Series, style: St
     width = 0.82 / count
     if bars:
         x = x + (index - (count - 1) / 2) * width
-    if series.deviation or series.x_deviation:
-        vertical, horizontal = list(series.deviation) or None, list(series.x_deviation) or None
+    if series.deviation:
         color, cap = ("#000000", 2) if bars else (style.color, 3)
-        axis.errorbar(x, y, yerr=vertical, xerr=horizontal, fmt="none", ecolor=color, elinewidth=1, capsize=cap)
+        axis.errorbar(x, y, yerr=list(series.deviation), fmt="none", ecolor=color, elinewidth=1, capsize=cap)
     if bars:
         axis.bar(x, y, width=width * 0.94, linewidth=0.7, **_bar_options(style))
     else:
@@ -259,15 +227,6 @@ def _category(value: float | str) -> str:
 def _short(text: str, length: int) -> str:
     """Return the text, or its beginning and end if it is too long for a chart."""
     return text if len(text) <= length else f"{text[: length // 2]}…{text[-(length // 2 - 1) :]}"
-
-
-def _check(series: Series) -> None:
-    counts = [len(series.x), len(series.y), len(series.deviation), len(series.x_deviation)]
-    if counts[0] != counts[1] or not set(counts[2:]) <= {0, counts[1]}:
-        raise OptionError(
-            f"series {series.label!r}: {counts[0]} of x, {counts[1]} of y, {counts[2]} deviations of y, {counts[3]} of "
-            "x; give as many of each, or no deviations."
-        )
 
 
 def _line_options(style: Style, kind: str) -> dict[str, Any]:

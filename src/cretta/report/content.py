@@ -26,7 +26,7 @@ class Cell:
     seeds: Mapping[int, float] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     """The value of each seed."""
     blocks: tuple[float, ...] | None = dataclasses.field(default=None, compare=False, repr=False)
-    """Jackknife pseudo-values over blocks of batches, empty for too few batches; None for a number without spread."""
+    """The value on each block of batches, empty for too few batches; None for a number without spread."""
 
     @property
     def difference(self) -> float | None:
@@ -98,8 +98,6 @@ class Series:
     x: tuple[float | str, ...]
     y: tuple[float, ...]
     deviation: tuple[float, ...] = ()
-    x_deviation: tuple[float, ...] = ()
-    """Deviation of x, for points."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
-from cretta.bench import BatchRow, Buffer, Measures, Result, Run
+from cretta.bench import Buffer, Result, Run
 from cretta.data.domains import CLEAN
+from cretta.data.registry import DATASETS
 from cretta.report.content import Better, Cell, Column, cell
-from cretta.report.spread import less_one_block, pseudo_values
+from cretta.report.spread import blocks_of
 from cretta.report.styles import KNOWN
 
 
@@ -22,7 +25,7 @@ class Metric:
     title: str
     better: Better
     digits: int
-    value: Callable[[Measures, Result], float | None]
+    value: Callable[[Result], float | None]
 
     @property
     def column(self) -> Column:
@@ -34,38 +37,23 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-ACCURACY = Metric("accuracy %", "higher", 2, lambda scores, result: _percent(scores.accuracy))
-CALIBRATION = Metric("ECE %", "lower", 2, lambda scores, result: _percent(scores.calibration_error))
-SKIPPED = Metric("skipped", "neither", 0, lambda scores, result: scores.skipped)
-SPEED = Metric("images/s", "neither", 0, lambda scores, result: scores.images_per_second)
+ACCURACY = Metric("accuracy %", "higher", 2, lambda result: _percent(result.scores.accuracy))
+CALIBRATION = Metric("ECE %", "lower", 2, lambda result: _percent(result.scores.calibration_error))
+SKIPPED = Metric("skipped", "neither", 0, lambda result: sum(row.skipped for row in result.rows))
+SPEED = Metric(
+    "images/s", "neither", 0, lambda result: result.scores.images / result.seconds if result.seconds else math.nan
+)
 METRICS = (
     ACCURACY,
     CALIBRATION,
-    Metric("NLL", "lower", 3, lambda scores, result: scores.negative_log_likelihood),
-    Metric("Brier", "lower", 3, lambda scores, result: scores.brier),
-    Metric("clean after %", "higher", 2, lambda scores, result: _percent(result.clean_after)),
-    Metric("energy", "neither", 2, lambda scores, result: scores.energy),
+    Metric("NLL", "lower", 3, lambda result: result.scores.negative_log_likelihood),
+    Metric("Brier", "lower", 3, lambda result: result.scores.brier_score),
+    Metric("energy", "neither", 2, lambda result: result.energy),
     SKIPPED,
-    Metric("GFLOPs", "neither", 1, lambda scores, result: result.cost.get("gflops")),
-    Metric("peak MB", "neither", 0, lambda scores, result: result.cost.get("peak_megabytes")),
+    Metric("GFLOPs", "neither", 1, lambda result: result.cost.get("gflops")),
+    Metric("peak MB", "neither", 0, lambda result: result.cost.get("peak_megabytes")),
     SPEED,
 )
-
-_OF_METHOD = ("method", "preset", "options", "buffer")
-"""The fields of a run that describe its method. Methods are compared on all others, except the seed."""
-_WORDS = {
-    "stream": "{} stream",
-    "severity": "severity {}",
-    "batch_size": "batches of {}",
-    "delta": "δ = {}",
-    "images": "first {} images",
-    "size": "{} px",
-    "model": "{}",
-    "clean_after": "{} clean images after",
-    "corruptions": "{} corruptions",
-    "domains": "{}",
-}
-_ALWAYS = ("stream", "severity", "batch_size")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +62,7 @@ class Group:
 
     results: tuple[Result, ...]
     label: str
-    """The method, and those of its settings in which it differs from others of that method."""
+    """The method, and those of its settings that are not usual."""
     setting: str
     """What it is compared on with others, except the shift."""
     shift: str
@@ -104,36 +92,26 @@ class Group:
 
     def only(self, parts: Collection[str]) -> Group:
         """Return the same runs with only the batches of these domains."""
-        return self._with_rows(lambda rows: tuple(row for row in rows if row.domain in parts))
-
-    def first(self, count: int) -> Group:
-        """Return the same runs with only the first ``count`` batches."""
-        return self._with_rows(lambda rows: rows[:count])
-
-    def _with_rows(self, select: Callable[[tuple[BatchRow, ...]], tuple[BatchRow, ...]]) -> Group:
-        results = tuple(dataclasses.replace(result, rows=select(result.rows)) for result in self.results)
-        return dataclasses.replace(self, results=results)
+        return dataclasses.replace(self, results=tuple(result.only(parts) for result in self.results))
 
     def values(self, metric: Metric) -> dict[int, float]:
         """Return the metric by seed; without the seeds that do not have it."""
-        values = {result.run.seed: metric.value(scores, result) for scores, result in self._scored}
+        values = {result.run.seed: metric.value(result) for result in self.results}
         return {seed: float(value) for seed, value in values.items() if value is not None}
 
     def blocks(self, metric: Metric) -> tuple[float, ...]:
-        """Return the metric's pseudo-values over blocks of batches of the first seed."""
-        return pseudo_values(metric.value(*self._scored[0]), [metric.value(*scored) for scored in self._less_one_block])
+        """Return the metric on each block of batches of the first seed; nothing where a block does not have it."""
+        values = [metric.value(block) for block in self._blocks]
+        known = tuple(float(value) for value in values if value is not None)
+        return known if len(known) == len(values) else ()
 
     def cells(self, metrics: Sequence[Metric]) -> tuple[Cell, ...]:
         """Return mean and deviation of each metric over seeds."""
         return tuple(cell(self.values(metric), blocks=self.blocks(metric)) for metric in metrics)
 
     @cached_property
-    def _scored(self) -> list[tuple[Measures, Result]]:
-        return [(result.of(), result) for result in self.results]
-
-    @cached_property
-    def _less_one_block(self) -> list[tuple[Measures, Result]]:
-        return [(result.of(), result) for (result,) in less_one_block(self.results[:1])]
+    def _blocks(self) -> list[Result]:
+        return [block for (block,) in blocks_of(self.results[:1])]
 
 
 def grouped(results: Iterable[Result]) -> list[Group]:
@@ -143,11 +121,17 @@ def grouped(results: Iterable[Result]) -> list[Group]:
         if result.rows:
             same = _text({**result.run.describe(), "seed": None, "materials": _materials(result)})
             sets.setdefault(same, {})[result.run.seed] = result
-    members = sorted((tuple(by_seed[seed] for seed in sorted(by_seed)) for by_seed in sets.values()), key=_order)
-    first = [results[0] for results in members]
-    settings = _settings(first)
-    columns = (members, _labels(first, settings), settings, _shifts([result.run for result in first]))
-    return [Group(*fields) for fields in zip(*columns, strict=True)]
+    names: dict[str, list[Hashable]] = {}
+    groups = []
+    for members in sorted((tuple(by_seed[seed] for seed in sorted(by_seed)) for by_seed in sets.values()), key=_order):
+        run, materials = members[0].run, _materials(members[0])
+        setting = _setting(run, materials)
+        # The same words may stand for other weights, source images or an older preset.
+        meaning = tuple(materials.get(name) for name in ("model", "target", "source", "preset"))
+        label = _numbered(_label(run), meaning, names.setdefault(f"{setting}: {_label(run)}", []))
+        shift = _numbered(_shift(run), run.domains, names.setdefault(_shift(run), []))
+        groups.append(Group(members, label, setting, shift))
+    return groups
 
 
 def by(field: Literal["setting", "shift", "label"], groups: Iterable[Group]) -> dict[str, list[Group]]:
@@ -166,90 +150,51 @@ def _order(members: tuple[Result, ...]) -> tuple[Any, ...]:
     return (run.data, run.stream, _text(list(map(str, run.domains))), *method)
 
 
-def _shifts(runs: Sequence[Run]) -> list[str]:
-    """Return the domains of each stream in a few words; two different streams have different words."""
-    names: dict[tuple[str, ...], str] = {}
-    for run in runs:
-        domains = tuple(map(str, run.domains))
-        between = " + " if run.stream == "mixed" else " → "
-        short = between.join(domains if len(domains) <= 2 else (domains[0], "…", domains[-1]))
-        short += f" ({len(domains)} domains)" if len(domains) > 2 else ""
-        taken = {name for others, name in names.items() if others != domains}
-        number = 1
-        while (name := short if number == 1 else f"{short} #{number}") in taken:
-            number += 1
-        names[domains] = name
-    return [names[tuple(map(str, run.domains))] for run in runs]
-
-
-def _settings(results: Sequence[Result]) -> list[str]:
-    """Return what each is compared on: the data, some fields always, and those that differ among runs on that data."""
-    facts = [_compared_on(result) for result in results]
-    settings = []
-    for fact, different in zip(facts, _differences(facts, [fact["data"] for fact in facts]), strict=True):
-        shown = {name: value for name, value in fact.items() if name in _ALWAYS or name in different}
-        words = [_worded(name, value) for name, value in shown.items() if value is not None or name == "images"]
-        settings.append(", ".join([fact["data"], *words]))
-    return settings
-
-
-def _compared_on(result: Result) -> dict[str, Any]:
-    run, domain = result.run, {}
-    if len(run.domains) > 1:
-        domain["domains"] = f"{len(run.domains)} domains"
-    elif run.domains[0].severity is not None:
-        domain["severity"] = str(run.domains[0].severity)
-    elif run.domains[0].name == CLEAN:
-        domain["domains"] = "clean"
-    others = {name: value for name, value in run.describe().items() if name not in (*_OF_METHOD, "seed", "domains")}
-    materials = _materials(result)
-    return {
-        **{name: getattr(run, name) for name in ("data", "stream", "delta")},
-        **domain,
-        **others,
-        "corruptions": materials.get("corruptions"),
-        **{f"{name} fingerprint": materials.get(name) for name in ("model", "target")},
-    }
-
-
-def _labels(results: Sequence[Result], settings: Sequence[str]) -> list[str]:
-    """Return the method, with everything in which it differs from others of that name in the same setting."""
-    usual = {f"buffer {field.name}": field.default for field in dataclasses.fields(Buffer)}
-    options = []
-    for run in (result.run for result in results):
-        buffer = {f"buffer {name}": value for name, value in dataclasses.asdict(run.buffer).items()}
-        options.append({"preset": run.preset, **dict(run.options), **buffer})
-    peers = [(setting, result.run.method) for setting, result in zip(settings, results, strict=True)]
-    labels = [
-        _label(result.run.method, {k: v for k, v in different.items() if k not in usual or v != usual[k]})
-        for result, different in zip(results, _differences(options, peers), strict=True)
+def _setting(run: Run, materials: Mapping[str, str]) -> str:
+    """Return what runs are compared on, except the shift: everything but the method and the seed."""
+    first = run.domains[0]
+    several = f"{len(run.domains)} domains" if len(run.domains) > 1 else ""
+    severity = f"severity {first.severity}" if first.severity is not None else "clean" if first.name == CLEAN else ""
+    words = [
+        run.data,
+        f"{run.stream} stream",
+        "" if run.delta is None else f"δ = {run.delta}",
+        several or severity,
+        f"batches of {run.batch_size}",
+        "" if run.images is None else f"first {run.images} images",
+        "" if run.size is None else f"{run.size} px",
+        Path(run.model).name,
+        "published corruptions" if materials.get("corruptions") == "published" else "",
     ]
-    # The same words may stand for other source images, or an older preset: then add what they stood for.
-    meanings = [{name: _materials(result).get(name) for name in ("source", "preset")} for result in results]
-    same_words = [(s, r.run.domains, label) for s, r, label in zip(settings, results, labels, strict=True)]
-    return list(map(_label, labels, _differences(meanings, same_words)))
+    return ", ".join(filter(None, words))
 
 
-def _label(name: str, options: Mapping[str, Any]) -> str:
+def _label(run: Run) -> str:
+    """Return the method, and those of its settings that are not the benchmark's or the default."""
+    usual = DATASETS[run.data].preset if run.data in DATASETS else ""
+    options: dict[str, object] = {} if run.preset in (None, usual) else {"preset": run.preset}
+    options |= dict(run.options)
+    for field in dataclasses.fields(Buffer):
+        if (value := getattr(run.buffer, field.name)) != field.default:
+            options[f"buffer {field.name}"] = value
     texts = {k: "+".join(map(str, v)) if isinstance(v, list | tuple) else str(v) for k, v in options.items()}
-    return " ".join([name, *(f"{option}={text}" for option, text in texts.items())])
+    return " ".join([run.method, *(f"{option}={text}" for option, text in texts.items())])
 
 
-def _differences(facts: Sequence[Mapping[str, Any]], peers: Sequence[Hashable]) -> list[dict[str, Any]]:
-    """Return the entries of each that are not the same for all with the same entry in ``peers``."""
-    values: dict[tuple[Hashable, str], set[str]] = {}
-    names = list(dict.fromkeys(name for fact in facts for name in fact))
-    for fact, peer in zip(facts, peers, strict=True):
-        for name in names:
-            values.setdefault((peer, name), set()).add(_text(fact.get(name)))
-    return [
-        {name: value for name, value in fact.items() if len(values[peer, name]) > 1}
-        for fact, peer in zip(facts, peers, strict=True)
-    ]
+def _shift(run: Run) -> str:
+    """Return the domains of a stream in a few words."""
+    domains = list(map(str, run.domains))
+    between = " + " if run.stream == "mixed" else " → "
+    short = between.join(domains if len(domains) <= 2 else (domains[0], "…", domains[-1]))
+    return short + (f" ({len(domains)} domains)" if len(domains) > 2 else "")
 
 
-def _worded(name: str, value: Any) -> str:
-    return "all images" if value is None else _WORDS.get(name, f"{name} {{}}").format(value)
+def _numbered(name: str, meaning: Hashable, meanings: list[Hashable]) -> str:
+    """Return the name, and a number if it meant something else before; ``meanings`` are those so far."""
+    if meaning not in meanings:
+        meanings.append(meaning)
+    number = meanings.index(meaning) + 1
+    return name if number == 1 else f"{name} #{number}"
 
 
 def _materials(result: Result) -> dict[str, str]:

@@ -4,52 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
 
-from cretta.errors import OptionError
 from cretta.report.content import Cell, Column, Row, Table
 from cretta.report.spread import margin
 
-Mark = Literal["best", "second", ""]
 Position = tuple[int, int]
 """Row and column of a cell."""
-MarkedRows = list[tuple[str, list[tuple[Row, tuple[Mark, ...]]]]]
-"""By group: the rows with the marks of their cells."""
+MarkedRows = list[tuple[str, list[tuple[Row, tuple[bool, ...]]]]]
+"""By group: the rows, and which of their cells are among the best."""
 
 MISSING = "–"
 ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
 TEST = "paired t-test over batches and seeds, 5 %"
-MEANING = f"Bold: the best and all that do not differ significantly from it ({TEST}); underlined: the second, likewise."
+MEANING = f"Bold: the best and all that do not differ significantly from it ({TEST})."
 NO_BEST = f"Nothing is bold: no difference is significant ({TEST})."
 
 
-def marks(table: Table) -> tuple[tuple[Mark, ...], ...]:
-    """Return the mark of each cell, by row and column: the best is bold, the second underlined.
+def marks(table: Table) -> tuple[tuple[bool, ...], ...]:
+    """Return by row and column whether a cell is marked as best.
 
-    A number is as good as the best, or the second, if both read alike or if the difference is not significant
+    A number is as good as the best if both read alike or if the difference is not significant
     (:func:`cretta.report.spread.margin`). Where all are as good as the best, nothing is marked.
     """
-    for row in table.rows:
-        if len(row.cells) != len(table.columns):
-            raise OptionError(
-                f"table {table.name!r}, row {row.label!r}: {len(row.cells)} cells for {len(table.columns)} columns; "
-                "give one for each, Cell() where there is no number."
-            )
-    marked: list[list[Mark]] = [["" for _ in table.columns] for _ in table.rows]
+    best: set[Position] = set()
     for pool in _pools(table):
         numbers = _numbers(table, pool)
-        higher = table.columns[pool[0][1]].better == "higher"
-        ranking = sorted(numbers, key=numbers.__getitem__, reverse=higher)
-        mark: Mark
-        for mark in ("best", "second"):
-            values = {numbers[cell] for cell in ranking if _alike(table, numbers, ranking[0], cell)}
-            alike = [cell for cell in ranking if numbers[cell] in values]
-            if mark == "best" and len(alike) == len(ranking):
-                break
-            for row_index, column_index in alike:
-                marked[row_index][column_index] = mark
-            ranking = [cell for cell in ranking if cell not in alike]
-    return tuple(map(tuple, marked))
+        ranking = sorted(numbers, key=numbers.__getitem__, reverse=table.columns[pool[0][1]].better == "higher")
+        values = {numbers[cell] for cell in ranking if _alike(table, numbers, ranking[0], cell)}
+        alike = {cell for cell in ranking if numbers[cell] in values}
+        best |= alike if len(alike) < len(ranking) else set()
+    return tuple(tuple((row, column) in best for column in range(len(table.columns))) for row in range(len(table.rows)))
 
 
 def _alike(table: Table, numbers: Mapping[Position, float], best: Position, other: Position) -> bool:
@@ -86,7 +70,7 @@ def _numbers(table: Table, pool: Sequence[Position]) -> dict[Position, float]:
 
 def marked_rows(table: Table) -> MarkedRows:
     """Return the rows with their marks by group, groups in the order in which they appear."""
-    groups: dict[str, list[tuple[Row, tuple[Mark, ...]]]] = {}
+    groups: dict[str, list[tuple[Row, tuple[bool, ...]]]] = {}
     for row, row_marks in zip(table.rows, marks(table), strict=True):
         groups.setdefault(row.group, []).append((row, row_marks))
     return list(groups.items())
@@ -101,22 +85,22 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
     return f"{value:{'+' if signed else ''}z.{digits}f}"
 
 
-class CellText(NamedTuple):
-    """The numbers of a cell as tables show them; empty strings for those that are missing."""
+def cell_text(cell: Cell, column: Column) -> tuple[str, str, str, str]:
+    """Return value, deviation, the paper's number and the difference, as tables show them; empty if missing.
 
-    value: str
-    deviation: str
-    """Also empty where it reads as zero, for seeds that do not differ."""
-    printed: str
-    difference: str
-
-
-def cell_text(cell: Cell, column: Column) -> CellText:
-    """Return the numbers of a cell as tables show them."""
+    The deviation is empty also where it reads as zero, for seeds that do not differ.
+    """
     values = (cell.value, None if cell.value is None else cell.deviation, cell.printed)
     value, deviation, printed = ("" if x is None else number(x, column.digits) for x in values)
     difference = "" if cell.difference is None else number(cell.difference, column.digits, signed=True)
-    return CellText(value, deviation if deviation.strip("0.") else "", printed, difference)
+    return value, deviation if deviation.strip("0.") else "", printed, difference
+
+
+def cell_parts(cell: Cell, column: Column) -> tuple[str, str]:
+    """Return a cell in one line: the measured number, and in brackets the paper's with the difference to it."""
+    value, deviation, printed, difference = cell_text(cell, column)
+    measured = (value or MISSING) + (f" ± {deviation}" if deviation else "")
+    return measured, f" ({', '.join(filter(None, (printed, difference)))})" if printed else ""
 
 
 def heading(column: Column) -> str:
@@ -137,7 +121,7 @@ def notes(table: Table) -> list[str]:
 
 
 def _meaning(table: Table) -> list[str]:
-    if any(mark for row in marks(table) for mark in row):
+    if any(map(any, marks(table))):
         return [MEANING]
     compared = (len(_numbers(table, pool)) > 1 for pool in _pools(table))
     return [NO_BEST] if any(compared) else []

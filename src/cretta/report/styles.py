@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from itertools import cycle
 
 # The colors of Okabe and Ito, which the color-blind can distinguish; gray replaces their yellow, too faint for a line.
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE, GRAY = (
@@ -55,22 +56,15 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     True
     """
     known = {_plain(name): style for name, style in KNOWN.items()}
+    # Lists of 7, 5, 12 and 11: hundreds of names before two look the same.
+    others = zip(cycle(_COLORS), cycle(_DASHES), cycle(_MARKERS), cycle(_HATCHES), strict=True)
     by_name: dict[str, Style] = {}
-    others = 0
     for name in dict.fromkeys(names):
         measured = name.removesuffix(PRINTED)
         if _plain(measured) in known:
             by_name[name] = dataclasses.replace(known[_plain(measured)], hollow=measured != name)
         else:
-            # Lists of 7, 5, 12 and 11: hundreds of names before two look the same.
-            by_name[name] = Style(
-                _COLORS[others % len(_COLORS)],
-                _DASHES[others % len(_DASHES)],
-                _MARKERS[others % len(_MARKERS)],
-                _HATCHES[others % len(_HATCHES)],
-                hollow=True,
-            )
-            others += 1
+            by_name[name] = Style(*next(others), hollow=True)
     return by_name
 
 

@@ -45,8 +45,7 @@ def summary_charts(groups: Sequence[Group]) -> list[Chart]:
         for label, same_label in by("label", members).items():
             x, y = (averaged(same_label, metric, shifts) for metric in (ACCURACY, CALIBRATION))
             if x.value is not None and y.value is not None:
-                deviations = [() if axis.deviation is None else (axis.deviation,) for axis in (y, x)]
-                series.append(Series(label, (x.value,), (y.value,), *deviations))
+                series.append(Series(label, (x.value,), (y.value,)))
         if len(series) > 1:
             x_title, y_title = "accuracy (%), more is better", "ECE (%), less is better"
             panel = Panel(over(members), x_title, y_title, "scatter", tuple(series))

@@ -7,81 +7,64 @@ from itertools import groupby
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
 from cretta.report.content import Table
-from cretta.report.ranking import MISSING, Mark, MarkedRows, cell_text, heading, marked_rows, notes
+from cretta.report.ranking import MarkedRows, brackets, cell_parts, heading, marked_rows, notes
 
-STYLES: dict[Mark, str] = {"best": "bold", "second": "underline", "": ""}
 LEAST_LABEL = 8
-
-Texts = Sequence[Sequence[list[Text]]]
-"""By column, then by row: the texts that stand side by side."""
+GAP = 3
+"""Characters between two columns."""
 
 
 def terminal(table: Table, width: int = 80) -> Group:
-    """Return a table for ``console.print``: its groups of columns, and columns that do not fit, below each other.
-
-    The paper's number and the difference stand beside the measured one.
-    """
-    console = Console(width=100_000)
-    rows = marked_rows(table)
-    texts = [_column_texts(table, rows, index) for index in range(len(table.columns))]
-
-    def measured(columns: Sequence[int], label_width: int) -> int:
-        return Measurement.get(console, console.options, _grid(table, rows, texts, columns, label_width)).maximum
-
+    """Return a table for ``console.print``: its groups of columns, and columns that do not fit, below each other."""
+    groups = marked_rows(table)
+    rows = [pair for _, members in groups for pair in members]
+    texts = [
+        [_text(*cell_parts(row.cells[index], column), best[index]) for row, best in rows]
+        for index, column in enumerate(table.columns)
+    ]
+    widths = [
+        GAP + max(cell_len(heading(column)), *(text.cell_len for text in column_texts), 0)
+        for column, column_texts in zip(table.columns, texts, strict=True)
+    ]
     # Any one column must fit beside the labels, and most of the width is for numbers.
-    widest = max((measured([index], 1) for index in range(len(texts))), default=0)
-    labels = min(max(LEAST_LABEL, 2 * width // 5), max(LEAST_LABEL, width - widest))
+    labels = min(max(LEAST_LABEL, 2 * width // 5), max(LEAST_LABEL, width - max(widths, default=0)))
+    first = (table.first, *(group for group, _ in groups), *(f"  {row.label}" for row, _ in rows))
+    labels = min(labels, max(map(cell_len, first)))
     parts: list[RenderableType] = [Text(table.title, style="bold")]
     for group, members in groupby(range(len(texts)), key=lambda index: table.columns[index].group):
         blocks: list[list[int]] = [[]]
         for index in members:
-            if blocks[-1] and measured([*blocks[-1], index], labels) > width:
+            if blocks[-1] and labels + sum(widths[i] for i in (*blocks[-1], index)) > width:
                 blocks.append([])
             blocks[-1].append(index)
         for block in blocks:
-            parts += [Text(f"\n{group}" if group else "", style="bold"), _grid(table, rows, texts, block, labels)]
-    if below := notes(table):
+            parts += [Text(f"\n{group}" if group else "", style="bold"), _grid(table, groups, texts, block, labels)]
+    if below := [*brackets(table), *notes(table)]:
         parts += [Text(), *(Text(note, style="dim") for note in below)]
     return Group(*parts)
 
 
-def _grid(table: Table, groups: MarkedRows, texts: Texts, columns: Sequence[int], label_width: int) -> Grid:
-    """Return the labels of rows, and these columns."""
+def _text(measured: str, beside: str, best: bool) -> Text:
+    return Text.assemble((measured, "bold" if best else ""), (beside, "dim"))
+
+
+def _grid(
+    table: Table, groups: MarkedRows, texts: Sequence[Sequence[Text]], columns: Sequence[int], label_width: int
+) -> Grid:
+    """Return the labels of rows, and these columns; ``texts`` are those of all columns, by row."""
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
     grid.add_column(Text(table.first), max_width=label_width, no_wrap=True, overflow="ellipsis")
     for index in columns:
-        titles = (heading(table.columns[index]), "paper", "Δ")
-        for title in titles[: len(texts[index][0]) if texts[index] else 1]:
-            grid.add_column(Text(title), justify="right", no_wrap=True)
+        grid.add_column(Text(heading(table.columns[index])), justify="right", no_wrap=True)
     lines = zip(*(texts[index] for index in columns), strict=True)
     for group, rows in groups:
         if group:
             grid.add_row(Text(group))
         for row, _ in rows:
-            grid.add_row(
-                Text(f"  {row.label}" if group else row.label), *(text for cell in next(lines) for text in cell)
-            )
+            grid.add_row(Text(f"  {row.label}" if group else row.label), *next(lines))
     return grid
-
-
-def _column_texts(table: Table, groups: MarkedRows, index: int) -> list[list[Text]]:
-    """Return for each row the measured number and, if the paper has the column, its number and the difference."""
-    rows = [pair for _, members in groups for pair in members]
-    texts = [cell_text(row.cells[index], table.columns[index]) for row, _ in rows]
-    # Decimal points stay in line where one row has a deviation and another has none.
-    deviations = [f" ±{text.deviation}" if text.deviation else "" for text in texts]
-    longest = max(map(cell_len, deviations), default=0)
-    beside = [name for name in ("printed", "difference") if any(getattr(text, name) for text in texts)]
-    return [
-        [
-            Text.assemble((text.value or MISSING, STYLES[row_marks[index]]), f"{deviation:<{longest}}"),
-            *(Text(getattr(text, name), style="dim") for name in beside),
-        ]
-        for text, deviation, (_, row_marks) in zip(texts, deviations, rows, strict=True)
-    ]

@@ -14,7 +14,6 @@ import torch
 
 from cretta.bench.context import RunContext
 from cretta.bench.engines.worker import Ended, Event, Lost, Task, Work
-from cretta.bench.execute import SAVE_EVERY
 from cretta.bench.grid import WAIT, Listener, run_all, sorted_keys
 from cretta.bench.result import Result
 from cretta.bench.run import Run
@@ -51,18 +50,12 @@ class Engine:
     address: str | None
 
     def run_all(
-        self,
-        runs: Sequence[Run],
-        store: Store,
-        context: RunContext,
-        listener: Listener | None = None,
-        *,
-        save_every: float = SAVE_EVERY,
+        self, runs: Sequence[Run], store: Store, context: RunContext, listener: Listener | None = None
     ) -> Iterator[tuple[Run, Result]]:
         """Do what :func:`cretta.bench.run_all` does, by these workers; the results are the same, bit for bit."""
         torch.set_num_threads(self.threads)
         if self.name == "serial":
-            yield from run_all(runs, store, context, listener, save_every=save_every)
+            yield from run_all(runs, store, context, listener)
             return
         listener = listener or Listener()
         keys = sorted_keys(runs, context)
@@ -72,11 +65,10 @@ class Engine:
             if result is None:
                 due.append(Task(run, key))
             else:
-                store.forget(key)
                 listener.ends(run, result, stored=True)
                 yield run, result
         if due:
-            work = Work.on(store, context, self.threads, save_every)
+            work = Work.on(store, context, self.threads)
             with self._start(work, context) as workers:
                 yield from collect(due, workers, store, listener)
 

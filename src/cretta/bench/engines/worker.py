@@ -63,14 +63,13 @@ class Work:
     root: Path | None
     device: str
     threads: int
-    save_every: float
     folder: str
     """The folder that relative paths start from."""
     path: tuple[str, ...]
     """Where Python looks for modules, such as that of the user's own network."""
 
     @classmethod
-    def on(cls, store: Store, context: RunContext, threads: int, save_every: float) -> Work:
+    def on(cls, store: Store, context: RunContext, threads: int) -> Work:
         """Return the work on a store; its identity is written if it has none yet."""
         folder = store.folder.absolute()
         identity = folder / IDENTITY
@@ -80,7 +79,7 @@ class Work:
         root = None if context.root is None else context.root.absolute()
         path = tuple(entry for entry in sys.path if entry)
         device = str(context.device)
-        return cls(folder, identity.read_text(), root, device, threads, save_every, os.getcwd(), path)
+        return cls(folder, identity.read_text(), root, device, threads, os.getcwd(), path)
 
     def execute(self, task: Task, report: Callable[[Event], None]) -> None:
         """Execute a run in this process, and report what happens."""
@@ -95,7 +94,7 @@ class Work:
         listener = _Reports(report)
         identity = self.store / IDENTITY
         if identity.is_file() and identity.read_text() == self.identity:
-            result = result_of(task.run, key, Store(self.store), context, listener, self.save_every)
+            result = result_of(task.run, key, Store(self.store), context, listener)
             if result is None:
                 report(Ended(None, stored=False))
             return

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from cretta import pages
 from cretta.bench import Result
 from cretta.errors import OptionError
 from cretta.report.charts import render
 from cretta.report.content import Chart, Table
-from cretta.report.groups import Group, by, grouped
+from cretta.report.groups import Group, grouped
 from cretta.report.page.payload import groups_payload, runs_payload, script_json, table_payload
-from cretta.report.ranking import Mark, cell_text, marks, number
 from cretta.report.styles import Style, styles
-from cretta.report.summary import over, overall_table, summary_charts, summary_tables
+from cretta.report.summary import summary_charts, summary_tables
 from cretta.storage import atomic_write
 
 SCRIPTS = ("table.js", "curves.js", "reliability.js", "settings.js", "main.js")
 OPEN_SETTINGS = 8
-"""Settings that are shown at once in overview and charts."""
-NAMED = 4
-"""Equally good methods that are named; more are counted."""
-EXAMPLE_HEIGHT = 96
+"""Settings whose charts are shown."""
 
 
 def write_page(
@@ -40,14 +30,13 @@ def write_page(
     *,
     tables: Sequence[Table] = (),
     charts: Sequence[Chart] = (),
-    examples: Mapping[str, NDArray[np.uint8]] | None = None,
     notes: Sequence[str] = (),
     title: str = "cretta report",
 ) -> int:
     """Write ``output`` atomically, and return its size in bytes.
 
     Runs that differ in their seed only are shown as one, mean ± deviation. ``tables`` and ``charts`` come before those
-    of the results; ``examples`` are images (H, W, 3) by what they show; ``notes`` stand in the overview.
+    of the results; ``notes`` stand in the overview.
     """
     groups = grouped(results)
     if not groups and not tables and not charts:
@@ -76,14 +65,13 @@ def write_page(
         "lead": _lead(groups),
         "facts": _facts(groups),
         "notes": "".join(f"<p class=note>{html.escape(note)}</p>" for note in notes),
-        "best": f"<div class=beside>{_best(groups)}{beside}</div>",
+        "beside": beside,
         "charts": "".join(drawings),
-        "examples": "".join(_example(name, pixels) for name, pixels in (examples or {}).items()),
         "version": html.escape(version("cretta")),
         "data": script_json(payload),
         "script": script,
     }
-    sections = {"runs": bool(groups), "charts": bool(drawings), "examples": bool(examples)}
+    sections = {"runs": bool(groups), "charts": bool(drawings)}
     page = pages.filled(pages.asset("page.html", __package__), sections, parts).encode()
     with atomic_write(Path(output)) as temporary:
         temporary.write_bytes(page)
@@ -112,47 +100,8 @@ def _facts(groups: Sequence[Group]) -> str:
     return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
 
 
-def _best(groups: Sequence[Group]) -> str:
-    """Return for each setting with several methods which of them are best by each metric."""
-    cards = []
-    for setting, members in by("setting", groups).items():
-        table = overall_table(members)
-        marked = marks(table)
-        lines = [_best_line(table, marked, index) for index in range(len(table.columns))]
-        if any(lines):
-            cards.append(
-                f"<article class=card><h3>{html.escape(setting)}</h3><p class=quiet>{html.escape(over(members))}</p>"
-                f"<div class=scroll><table class=plain><tbody>{''.join(lines)}</tbody></table></div></article>"
-            )
-    if not cards:
-        return ""
-    more = cards[OPEN_SETTINGS:]
-    folded = f"<details><summary>{len(more)} more</summary><div class=cards>{''.join(more)}</div></details>"
-    return f"<div class=cards>{''.join(cards[:OPEN_SETTINGS])}</div>{folded if more else ''}"
-
-
-def _best_line(table: Table, marked: Sequence[Sequence[Mark]], index: int) -> str:
-    """Return the best by one metric, as the table marks them; nothing where there are not two to compare."""
-    column = table.columns[index]
-    rows = [(row, row_marks[index]) for row, row_marks in zip(table.rows, marked, strict=True)]
-    if column.better == "neither" or sum(row.cells[index].value is not None for row, _ in rows) < 2:
-        return ""
-    best = {row.label: row.cells[index] for row, mark in rows if mark == "best"}
-    names = ", ".join(best) if len(best) <= NAMED else f"{len(best)} alike"
-    values = [cell.value for cell in best.values() if cell.value is not None]
-    text = number(max(values) if column.better == "higher" else min(values), column.digits) if values else ""
-    deviations = [cell_text(cell, column).deviation for cell in best.values()]
-    if len(deviations) == 1 and deviations[0]:
-        text += f" ± {deviations[0]}"
-    word = "highest" if column.better == "higher" else "lowest"
-    return (
-        f"<tr><th scope=row>{word} {html.escape(column.title)}</th><td>{html.escape(names or 'no clear best')}</td>"
-        f"<td class=number>{text}</td></tr>"
-    )
-
-
 def _chart(chart: Chart, index: int, method_styles: Mapping[str, Style]) -> str:
-    drawing = render(chart, "svg", method_styles=method_styles, selectable=True, bare=True).decode()
+    drawing = render(chart, "svg", page_styles=method_styles).decode()
     drawing = drawing[drawing.index("<svg") :]
     # Names inside a drawing must be unique on the page; its ink is the page's, dark or light.
     drawing = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>chart{index}-", drawing)
@@ -166,19 +115,4 @@ def _chart(chart: Chart, index: int, method_styles: Mapping[str, Style]) -> str:
     return (
         f'<figure class=chart style="--natural: {natural:.0f}px"><figcaption>{title}</figcaption>'
         f'<div class=scroll tabindex=0 role=region aria-label="{title}">{drawing}</div>{notes}</figure>'
-    )
-
-
-def _example(name: str, pixels: NDArray[np.uint8]) -> str:
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise OptionError(f"example {name!r}: expected uint8 (H, W, 3), got {pixels.dtype} of shape {pixels.shape}.")
-    content = io.BytesIO()
-    Image.fromarray(pixels).save(content, "PNG", optimize=True)
-    height, width, _ = pixels.shape
-    scale = max(1, EXAMPLE_HEIGHT // height)  # small images are enlarged, pixel by pixel
-    caption = html.escape(name)
-    return (
-        f'<figure class=example><img alt="Example images of {caption}" width={scale * width} '
-        f'height={scale * height} src="data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}">'
-        f"<figcaption>{caption}</figcaption></figure>"
     )

@@ -19,7 +19,6 @@ from cretta.report.summary import metrics_of
 
 POINTS = 1000
 """Points of a curve at most; several batches of a longer run make one point."""
-_MARKS = {"best": "b", "second": "s", "": "."}
 
 
 def script_json(value: Any) -> str:
@@ -41,7 +40,7 @@ def table_payload(table: Table, *, folded: bool = False) -> dict[str, Any]:
     rows = []
     for row, row_marks in zip(table.rows, marks(table), strict=True):
         cells = [_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)]
-        rows.append([row.label, row.group, "".join(_MARKS[mark] for mark in row_marks), cells])
+        rows.append([row.label, row.group, "".join("b" if best else "." for best in row_marks), cells])
     return {
         "name": table.name,
         "title": table.title,
@@ -98,7 +97,6 @@ def groups_payload(groups: Sequence[Group], method_styles: Mapping[str, Style]) 
             "bins": [bins.count, [short(value) for value in bins.confidence], bins.correct],
             "from": _index(provenances, json.dumps(result.provenance, sort_keys=True)),
             "cost": {name: short(value) for name, value in result.cost.items()},
-            "clean": short(result.clean_after),
         }
 
     return {

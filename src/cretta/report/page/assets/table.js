@@ -23,8 +23,7 @@ function cellNode(cell, mark, text) {
   if (cell === null) return el("td", { class: "number missing" }, "–");
   if (!Array.isArray(cell)) return el("td", { class: "number" }, String(cell));
   const [, value, spread, printed, difference] = cell;
-  const held = { b: "b", s: "u" }[mark];
-  const shown = value ? (held ? el(held, {}, value) : value) : "–";
+  const shown = value ? (mark === "b" ? el("b", {}, value) : value) : "–";
   return el(
     "td",
     { class: "number" },
