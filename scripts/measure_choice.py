@@ -11,6 +11,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from cretta import methods
 from cretta.bench import Buffer, Domain, Result, Run, RunContext, Store, benchmark, expand
@@ -73,12 +74,11 @@ def _words(options: Mapping[str, Scalar]) -> str:
 
 
 def _row(situation: str, setting: str, method: str, results: Sequence[Result]) -> tuple[str, ...]:
-    measures = [result.of() for result in results]
-    accuracy, error, confidence = (
-        100 * sum(getattr(one, name) for one in measures) / len(measures)
-        for name in ("accuracy", "calibration_error", "confidence")
-    )
-    images = sum(one.images for one in measures)
+    scores = [result.scores for result in results]
+    accuracy = 100 * fmean(one.accuracy for one in scores)
+    error = 100 * fmean(one.calibration_error for one in scores)
+    confidence = 100 * fmean(one.bins.mean_confidence for one in scores)
+    images = sum(one.images for one in scores)
     return (situation, method, setting, str(images), f"{accuracy:.1f}", f"{error:.1f}", f"{confidence - accuracy:+.1f}")
 
 
