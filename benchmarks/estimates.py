@@ -9,6 +9,7 @@ same command again to continue. A scatter plot is written to docs/estimates.png 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def measure(data: str, method: str, lr: float | None, shift: str, severity: int,
     net = network(NETWORKS[data], folder)
     source = dataset(data, "test", root)
     images, labels = corrupt(source.images[:count], shift, severity, seed=0), torch.from_numpy(source.labels[:count])
-    options = {} if lr is None else {"lr": lr}
+    options: dict[str, float] = {} if lr is None else {"lr": lr}
     preset = data if data in cretta.methods.get(method).presets and lr is None else None
     model = cretta.adapt(net, method, buffer=labeled_buffer(data, root), preset=preset, **options)
     logits = follow(model, pixels(images).split(BATCH))
@@ -57,7 +58,7 @@ def main() -> None:
     arguments = parser(__doc__, images=150).parse_args()
     torch.set_num_threads(arguments.threads)
     fixed = {"folder": arguments.networks, "root": arguments.root, "count": arguments.images}
-    cases = {}
+    cases: dict[str, Callable[[], Row]] = {}
     for data in NETWORKS:
         for shift in VALIDATION_CORRUPTIONS:
             for method, lr in COLLAPSE.items():

@@ -10,6 +10,8 @@ Rows are saved in benchmarks/results/guard.json; run the same command again to c
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -94,7 +96,7 @@ def measure(
 def main() -> None:
     arguments = parser(__doc__, images=250).parse_args()
     torch.set_num_threads(arguments.threads)
-    cases = {}
+    cases: dict[str, Callable[[], Row]] = {}
 
     def add(group: str, planned: str, method: str, lr: float, shift: str, severity: int, order: str, size: int) -> None:
         key = f"{group} · {planned} · {method} lr {lr:g} · {shift}/{severity} · {order} {size}"
@@ -117,9 +119,9 @@ def main() -> None:
             chosen = [r for r in rows if r["key"].startswith(group) and r["kind"] == kind]
             early = [r for r in chosen if r["first alarm"] and r["first alarm"] <= 10]
             print(f"{group}: {len(early)} of {len(chosen)} {kind} runs have an alarm within 10 batches")
-            worst = {s: [f(b[i] for r in chosen for b in r["signals"][1:]) for f in (min, max)] for i, s in
-                     enumerate(SIGNALS)} if chosen else {}  # fmt: skip
-            print("   ", {name: [round(v, 3) for v in values] for name, values in worst.items()})
+            for index, name in enumerate(SIGNALS):
+                values = [batch[index] for row in chosen for batch in row["signals"][1:]]
+                print(f"    {name}: {min(values, default=math.nan):.3f} to {max(values, default=math.nan):.3f}")
     for row in rows:
         if row["planned"] != row["kind"] or (row["kind"] == "failing") != bool(row["first alarm"]):
             print(f"{row['key']}: {row['kind']}, accuracy {row['accuracy']:.2f}, alarm {row['first alarm']}")

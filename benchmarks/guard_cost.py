@@ -1,6 +1,6 @@
 """What the guard costs per step, as a ratio of steps with and without it in turns.
 
-    python benchmarks/guard_cost.py [--rounds 5] [--batch-size 200]
+    python benchmarks/guard_cost.py [--rounds 3] [--batch-size 100]
 
 The goal for CreTTA: at most 25 % with a check of every batch, at most 3 % with one in ten. The median over rounds of
 ten steps each is saved in benchmarks/results/cost.json.
@@ -32,8 +32,8 @@ def seconds(model: cretta.Adapter, x: torch.Tensor) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=100)
     arguments = parser.parse_args()
     net = network(SHIPPED, RESULTS)
     x = pixels(dataset("cifar10", "test", None).images[: arguments.batch_size])

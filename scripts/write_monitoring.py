@@ -23,7 +23,8 @@ Row = dict[str, Any]
 def read(name: str) -> list[Row]:
     """Return the rows of a benchmark; none if it was not run."""
     path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else []
+    rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
+    return rows
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -100,11 +101,12 @@ def signals_table() -> str:
 
     body = []
     limits = Guard()
-    for index, (name, pick) in enumerate((("margin", max), ("flips", max), ("classes", min), ("drift", max))):
+    for index, name in enumerate(("margin", "flips", "classes", "drift")):
         cells = [name, f"{getattr(limits, name):g}"]
         for kind in ("healthy", "failing"):
             runs = [r["signals"][1:] for r in read("guard") if r["key"].startswith("tuning") and r["kind"] == kind]
-            worst = sorted(pick(batch[index] for batch in run) for run in runs)
+            sign = -1 if name == "classes" else 1  # few classes are bad, else large numbers
+            worst = sorted(sign * max(sign * batch[index] for batch in run) for run in runs)
             cells.append(f"{worst[0]:.2f} to {worst[-1]:.2f}" if worst else "not run")
         body.append(cells)
     return markdown(("number", "limit", "worst value of healthy runs", "worst value of failing runs"), body)

@@ -25,7 +25,7 @@ def close(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("statistics", ["batch", "running", "mixture", "moving"])
+@pytest.mark.parametrize("statistics", ["batch", "running", "mixture", "moving", "auto"])
 @pytest.mark.parametrize("method", ["tent", "cretta", "source"])
 def test_on_its_calibration_batch_it_predicts_what_the_adapter_does(method: str, statistics: str) -> None:
     model = made(method, statistics=statistics)
@@ -40,7 +40,7 @@ def test_on_its_calibration_batch_it_predicts_what_the_adapter_does(method: str,
     close(exported(x[:1]), exported(x)[:1])
 
 
-@pytest.mark.parametrize("statistics", ["batch", "mixture"])
+@pytest.mark.parametrize("statistics", ["batch", "mixture", "auto"])
 def test_without_a_batch_the_last_one_calibrates(statistics: str) -> None:
     model = made(statistics=statistics)
     for x in textbook.batches((8, 7)):

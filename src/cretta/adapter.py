@@ -702,7 +702,6 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         with self.exclusive():
             if x is not None:
                 x = self._validate(x, {})
-                self._choose_batch_weight(x)
             elif self.statistics in OF_THE_BATCH:
                 x = self._last_batch
             if x is None and self.statistics in OF_THE_BATCH and any(norm_layers(self.net)):
@@ -710,6 +709,9 @@ class Adapter(StatefulModule, Generic[OptionsT]):
                     f"expected a batch to take the statistics from, since statistics={self.statistics!r} and no batch "
                     "was processed yet; call export(x) with images of the target domain."
                 )
+            if x is not None:
+                self._choose_batch_weight(x)
+                self._compared = None
             return with_fixed_statistics(self.net, self.model, self.state.average, x)
 
     @property

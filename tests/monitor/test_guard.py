@@ -159,7 +159,8 @@ class Raising(Deepening):
 
 def prompt(action: str = "warn", **options: Any) -> Guard:
     """A guard that judges each batch by itself, by classes and energies only."""
-    return Guard(**{"action": action, "window": 1, "margin": 1.0, "flips": 1.0, **options})
+    settings: dict[str, Any] = {"action": action, "window": 1, "margin": 1.0, "flips": 1.0, **options}
+    return Guard(**settings)
 
 
 def patient(
@@ -713,8 +714,8 @@ def confident() -> tuple[Tensor, Tensor]:
 
 
 def judged(logits: Tensor, same: Tensor, running: Tensor, **options: Any) -> str:
-    guard = GuardState(Guard(**{"margin": 1.0, "flips": 1.0, "classes": 1e-6, "drift": 1e6, **options}))
-    return guard.check(logits, same, running, {})
+    settings: dict[str, Any] = {"margin": 1.0, "flips": 1.0, "classes": 1e-6, "drift": 1e6, **options}
+    return GuardState(Guard(**settings)).check(logits, same, running, {})
 
 
 def test_signals_by_hand() -> None:
@@ -848,7 +849,9 @@ def test_batches_that_do_harm_without_a_guard_are_mentioned_once(size: int, what
     with pytest.warns(UserWarning, match=rf"{what}.*statistics='auto'.*guard="):
         model(batches[0])
     model(batches[1])  # a warning would be an error here
-    for options in ({"statistics": "auto"}, {"guard": Guard(margin=1.0, flips=1.0, classes=1e-6, drift=1e6)}):
+    blind = Guard(margin=1.0, flips=1.0, classes=1e-6, drift=1e6)
+    variants: list[dict[str, Any]] = [{"statistics": "auto"}, {"guard": blind}]
+    for options in variants:
         quiet = adapt(trained_on_colors(), "cretta", buffer=buffer, **options)
         for x in batches:
             quiet(x)

@@ -63,7 +63,9 @@ def test_the_temperature_is_that_of_the_buffer_under_the_adapted_model() -> None
     assert labeled is not None
     assert model.last["temperature"] == pytest.approx(fit_temperature(*labeled))
     plain = model.clone(calibrate=None)
-    torch.testing.assert_close(model.predict(x), plain.predict(x) / model.last["temperature"])
+    temperature = model.last["temperature"]
+    assert temperature is not None
+    torch.testing.assert_close(model.predict(x), plain.predict(x) / temperature)
 
 
 def test_the_temperature_survives_saving(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cretta.errors import BatchError, OptionError
+from cretta.errors import BatchError
 from cretta.functional import at_least_float32, energy, entropy
 from cretta.monitor.calibration import fit_temperature
 from cretta.options import unknown
@@ -124,7 +124,7 @@ class SourceReference:
             return confidence
         if method == "doc":
             return min(1.0, max(0.0, self.accuracy + confidence - self.confidence))
-        raise OptionError(str(unknown("estimate", method, ESTIMATES)))
+        raise unknown("estimate", method, ESTIMATES)
 
     def estimates(self, logits: Tensor) -> dict[str, float]:
         """Return all estimates, by name."""

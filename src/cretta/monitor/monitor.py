@@ -156,7 +156,11 @@ class Monitor:
             source_estimates = self.source.estimates(frozen) if self.source is not None else {}
         counted = len(logits) > 0
         return MonitorSummary(
-            **{name: self.counts[name] for name in ("images", "batches", "adapted", "skipped", "alarms")},
+            images=self.counts["images"],
+            batches=self.counts["batches"],
+            adapted=self.counts["adapted"],
+            skipped=self.counts["skipped"],
+            alarms=self.counts["alarms"],
             window=len(logits),
             confidence=float(answered.amax(-1).mean()) if counted else math.nan,
             classes=math.exp(float(torch.special.entr(mix).sum())) if counted else math.nan,
