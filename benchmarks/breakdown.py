@@ -1,15 +1,17 @@
-"""Where the time of a CreTTA step goes, and how far that is from what the machine can do.
+"""Where the time of a step goes, and how far that is from what the machine can do.
 
-    python benchmarks/breakdown.py [--preset fast] [--steps 5] [--trace step.json]
+    python benchmarks/breakdown.py [--network wrn] [--method cretta] [--preset fast] [--steps 5] [--trace step.json]
 
-WRN-40-2, batches of 200, on the CPU. The yardstick is a large matrix product, the best of several before and
-after the steps. ``--trace`` writes a file for a flame graph, to be opened in chrome://tracing.
+On the CPU, with the networks of benchmarks/networks.py. The time of each kind of operation is measured by PyTorch's
+profiler; what the same number of steps takes longer, without the profiler, is the Python code around them. The
+yardstick is a large matrix product, the best of several before and after the steps. ``--trace`` writes a file for a
+flame graph, to be opened in chrome://tracing.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import statistics
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -19,9 +21,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import cretta
-from cretta.accelerate import missing_kernels
-from cretta.data import corrupt, embedded
+import results
 from cretta.metrics import count_operations
+from networks import CASES
 
 KINDS = {
     "convolutions": ("cretta_convolve", "mkldnn_convolution", "convolution_overrideable", "thnn_conv2d"),
@@ -51,47 +53,56 @@ def fastest() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", choices=tuple(CASES), default="wrn")
+    parser.add_argument("--method", choices=cretta.methods.names(), default="cretta")
     parser.add_argument("--preset", choices=("fast",))
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--trace", type=Path)
     arguments = parser.parse_args()
-    images = corrupt(embedded("test").images[:200], "gaussian_noise", severity=5, seed=0)
-    x = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
-    buffer = cretta.SourceBuffer(embedded("train").images[:400], augment="none")
-    model = cretta.adapt(cretta.models.load("wrn-40-2-cifar10"), "cretta", buffer=buffer, preset=arguments.preset)
-    for _ in range(math.ceil(len(buffer) / (len(x) * model.options.source_fraction))):
-        model(x)  # until E_φ of all source samples is cached
+    case = CASES[arguments.network]
+    buffer = cretta.SourceBuffer(case.source(), augment="none")
+    model = cretta.adapt(case.network(), arguments.method, buffer=buffer, preset=arguments.preset)
+    with results.printed(f"breakdown-{arguments.network}-{arguments.method}-{arguments.preset or 'default'}"):
+        show(case.title, model, case.batches()[0], arguments.steps, arguments.trace)
+
+
+def show(title: str, model: cretta.Adapter[Any], x: torch.Tensor, steps: int, trace: Path | None) -> None:
+    """Profile steps and print the table."""
+    for _ in range(max(3, -(-len(model.buffer or ()) // len(x)))):
+        model(x)  # until E_φ of all source samples is cached, and everything is chosen
     limit = fastest()
-    begun = time.perf_counter()
-    for _ in range(arguments.steps):
+    seconds = []
+    for _ in range(3 * steps):
+        begun = time.perf_counter()
         model(x)
-    step = (time.perf_counter() - begun) / arguments.steps
-    with profile(activities=[ProfilerActivity.CPU]) as found:
-        for _ in range(arguments.steps):
+        seconds.append(time.perf_counter() - begun)
+    step = statistics.median(seconds)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        for _ in range(steps):
             model(x)
-    if arguments.trace is not None:
-        found.export_chrome_trace(str(arguments.trace))
+    if trace is not None:
+        profiled.export_chrome_trace(str(trace))
     spent: dict[str, float] = defaultdict(float)
-    total = 0.0
-    for event in found.key_averages():
-        seconds = event.self_cpu_time_total / 1e6 / arguments.steps
+    for event in profiled.key_averages():
         name = event.key.removeprefix("aten::")
-        total += seconds
-        spent[next((kind for kind, names in KINDS.items() if name in names), "the rest")] += seconds
-    operations: Any = count_operations(model, x[:20], scale_to=200)[0] / 1e9
+        kind = next((kind for kind, names in KINDS.items() if name in names), "other operations")
+        spent[kind] += event.self_cpu_time_total / 1e6 / steps
+    spent["Python around the operations"] = max(0.0, step - sum(spent.values()))
     products = spent["convolutions"] + spent["convolutions, backward"]
-    print(f"custom CPU kernels: {missing_kernels() or 'in use'}")
-    print(f"{'':25}{'ms per step':>12}{'share':>8}")
-    for kind, seconds in sorted(spent.items(), key=lambda item: -item[1]):
-        print(f"{kind:25}{1e3 * seconds:12.0f}{seconds / total:8.1%}")
-    print(f"{'all, while profiled':25}{1e3 * total:12.0f}{1:8.1%}")
-    print(f"{'a step, not profiled':25}{1e3 * step:12.0f}")
+    print(f"{title}, {model.name}; {model.backend}")
+    print(f"{'':32}{'ms per step':>12}{'share':>8}")
+    for kind, taken in sorted(spent.items(), key=lambda item: -item[1]):
+        print(f"{kind:32}{1e3 * taken:12.2f}{taken / sum(spent.values()):8.1%}")
+    print(f"{'a step, not profiled':32}{1e3 * step:12.2f}")
+    print(f"{'outside the convolutions':32}{1e3 * (step - products):12.2f}{1 - products / step:8.1%}")
+    few = x[: min(20, len(x))]
+    operations = count_operations(model, few, scale_to=len(x))[0] / 1e9
     limit = max(limit, fastest())
     speed = operations / products
-    print(f"{operations:.0f} GFLOP in convolutions, counted as direct convolutions: {speed:.0f} per second")
+    print(f"{operations:.1f} GFLOP in convolutions, counted as direct convolutions: {speed:.0f} per second")
     direct = 1e3 * operations / limit
     print(f"a matrix product: {limit:.0f} per second; at that speed, the convolutions of a step alone would take")
-    print(f"{direct:.0f} ms as direct convolutions, and {16 / 36 * direct:.0f} ms if all used Winograd's algorithm")
+    print(f"{direct:.1f} ms as direct convolutions, and {16 / 36 * direct:.1f} ms if all used F(2 × 2, 3 × 3)")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from rich.progress import track
 from torch import Tensor
 
 import cretta
+import results
 from cretta.models import WideResNet
 
 SIZE = 8
@@ -72,16 +73,17 @@ def main() -> None:
             model(x)
             seconds[name].append(time.perf_counter() - begun)
     more_tensors, more_process = live_megabytes() - tensors, process_megabytes() - process
-    print(f"{arguments.batches} batches of {SIZE} images of 8 × 8, WRN-10-1")
-    print(f"{'':12}{'first ms':>10}{'early ms':>10}{'late ms':>10}{'ratio':>8}")
-    grows = []
-    for name, taken in seconds.items():
-        early, late = statistics.median(taken[tenth : 2 * tenth]), statistics.median(taken[-tenth:])
-        print(f"{name:12}{1e3 * taken[0]:10.2f}{1e3 * early:10.2f}{1e3 * late:10.2f}{late / early:8.2f}")
-        grows += [f"{name} takes {late / early:.2f} times as long"] if late > MORE_TIME * early else []
-    print(f"live tensors: {more_tensors:+.2f} MB; process: {more_process:+.1f} MB")
-    grows += [f"{more_tensors:.1f} MB more tensors"] if more_tensors > MORE_TENSORS else []
-    grows += [f"the process has {more_process:.1f} MB more"] if more_process > MORE_PROCESS else []
+    with results.printed("flat"):
+        print(f"{arguments.batches} batches of {SIZE} images of 8 × 8, WRN-10-1")
+        print(f"{'':12}{'first ms':>10}{'early ms':>10}{'late ms':>10}{'ratio':>8}")
+        grows = []
+        for name, taken in seconds.items():
+            early, late = statistics.median(taken[tenth : 2 * tenth]), statistics.median(taken[-tenth:])
+            print(f"{name:12}{1e3 * taken[0]:10.2f}{1e3 * early:10.2f}{1e3 * late:10.2f}{late / early:8.2f}")
+            grows += [f"{name} takes {late / early:.2f} times as long"] if late > MORE_TIME * early else []
+        print(f"live tensors: {more_tensors:+.2f} MB; process: {more_process:+.1f} MB")
+        grows += [f"{more_tensors:.1f} MB more tensors"] if more_tensors > MORE_TENSORS else []
+        grows += [f"the process has {more_process:.1f} MB more"] if more_process > MORE_PROCESS else []
     if grows:
         sys.exit("not flat: " + "; ".join(grows))
 

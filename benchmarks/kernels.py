@@ -3,7 +3,7 @@
     python benchmarks/kernels.py [--rounds 15]
 
 Layers of WRN-40-2 with 200 and with one image of 32 × 32, and of ResNet-18 with 16 images of 224 × 224. Times are
-medians in milliseconds.
+medians in milliseconds, of all paths that this processor has; 4x4 are the larger tiles, for passes without a gradient.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+import results
 from cretta.accelerate import kernels, operations
 
 SHAPES = [
@@ -46,27 +47,30 @@ def milliseconds(functions: dict[str, Callable[[], object]], rounds: int) -> dic
     return {name: 1e3 * statistics.median(found) for name, found in times.items()}
 
 
-def compared(function: Callable[[Tensor], Tensor], x: Tensor, learns: tuple[Tensor, ...], rounds: int) -> list[float]:
-    """PyTorch's time and the kernels', forward and backward."""
-    gradient = torch.randn_like(function(x))
+def forward(x: Tensor, layer: nn.Conv2d, names: list[str]) -> dict[str, Callable[[], object]]:
+    """Return the convolution by PyTorch and by each kernel."""
+    weight = layer.weight
+    runs: dict[str, Callable[[], object]] = {"PyTorch": partial(kernels.plain_convolution, x, weight)}
+    return runs | {name: partial(kernels.convolve, x, weight, None, name) for name in names}
 
-    def timed(layer: Callable[[Tensor], Tensor], backward: bool) -> Callable[[], object]:
-        out = layer(x)
 
-        def run() -> None:
-            if backward:
-                torch.autograd.grad(out, learns, gradient, retain_graph=True)
-            else:
-                with torch.no_grad():
-                    layer(x)
+def backward(x: Tensor, layer: nn.Conv2d, names: list[str]) -> dict[str, Callable[[], object]]:
+    """Return the gradient of its input likewise."""
+    weight = layer.weight
+    runs: dict[str, Callable[[], object]] = {"PyTorch": partial(kernels.plain_convolution, x, weight, backward=True)}
+    return runs | {name: partial(kernels.convolve, x, weight, None, name, backward=True) for name in names}
 
-        return run
 
-    layers = {"PyTorch": kernels.without(function), "kernels": function}
-    cases = {
-        f"{name} {backward}": timed(layer, backward) for backward in (False, True) for name, layer in layers.items()
-    }
-    return list(milliseconds(cases, rounds).values())
+def norm_steps(x: Tensor, norm: nn.BatchNorm2d, names: list[str]) -> dict[str, Callable[[], object]]:
+    """Return BatchNorm with ReLU and its backward pass by PyTorch and by each path."""
+    learns, upstream = x.detach().requires_grad_(), torch.ones_like(x)
+
+    def run(setting: str) -> None:
+        with kernels.use(setting):
+            out = operations.batch_norm_relu(norm, learns)
+            torch.autograd.grad(out, (learns, norm.weight, norm.bias), upstream)
+
+    return {"PyTorch": partial(run, "off")} | {name: partial(run, name) for name in names}
 
 
 def main() -> None:
@@ -75,21 +79,30 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     if kernels.missing() is not None:
         sys.exit(f"there are no kernels to compare: {kernels.missing()}")
-    print(f"{'':38}{'forward':^27}{'backward':^27}")
-    print(" " * 38 + 2 * f"{'PyTorch':>9}{'kernels':>9}{'ratio':>9}")
+    with results.printed("kernels"):
+        show(rounds)
+
+
+@torch.no_grad()
+def show(rounds: int) -> None:
+    """Print a row for each operation on each shape."""
+    paths = list(kernels.paths())
+    columns = ["PyTorch", *paths, *(path + kernels.LARGE_TILES for path in paths)]
+    print(" " * 46 + "".join(f"{column:>12}" for column in columns))
     for images, channels, side in SHAPES:
-        x = torch.randn(images, channels, side, side).contiguous(memory_format=torch.channels_last).requires_grad_()
+        x = torch.randn(images, channels, side, side).contiguous(memory_format=torch.channels_last)
         layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).requires_grad_(False)
         norm = nn.BatchNorm2d(channels, track_running_stats=False).eval()
-        learns = (x, norm.weight, norm.bias)
         rows = {
-            "convolution": compared(partial(operations.convolve, layer), x, (x,), rounds),
-            "BatchNorm, ReLU": compared(partial(operations.batch_norm_relu, norm), x, learns, rounds),
+            "convolution": forward(x, layer, columns[1:]),
+            "convolution, backward": backward(x, layer, paths),
+            "BatchNorm, ReLU, both ways": norm_steps(x, norm, paths),
         }
-        for name, (forward, fast_forward, backward, fast_backward) in rows.items():
-            what = f"{images} × {channels} × {side} × {side}, {name}"
-            numbers = (forward, fast_forward, forward / fast_forward, backward, fast_backward, backward / fast_backward)
-            print(f"{what:38}" + "".join(f"{number:9.2f}" for number in numbers))
+        for name, runs in rows.items():
+            with torch.set_grad_enabled("both" in name):
+                times = milliseconds(runs, rounds)
+            cells = "".join(f"{times[column]:12.2f}" if column in times else " " * 12 for column in columns)
+            print(f"{f'{images} × {channels} × {side} × {side}, {name}':46}{cells}".rstrip())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
 """One thread: the networks here are so small that a second one only waits, and sums keep their order.
 
+One path of the custom CPU kernels, without timing: two processes could choose differently, and results are compared
+bit for bit. Tests of the choice set CRETTA_KERNELS themselves.
+
 A test that starts a process says so by its marker, so that `make stress` finds it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator
 from typing import Any
@@ -13,6 +17,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+os.environ.setdefault("CRETTA_KERNELS", "avx2")
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
 """Audit events."""
 _started: list[str] = []

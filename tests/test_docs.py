@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -125,6 +126,21 @@ def test_the_table_of_methods_is_what_the_code_says() -> None:
     page = (ROOT / "docs" / "methods.md").read_text()
     method_table = runpy.run_path(str(ROOT / "scripts" / "write_method_table.py"))["method_table"]
     assert f"-->\n{method_table()}\n<!-- end of table -->" in page
+
+
+def test_the_page_of_speed_is_what_the_benchmarks_measured() -> None:
+    page = (ROOT / "docs" / "speed.md").read_text()
+    speed = runpy.run_path(str(ROOT / "scripts" / "write_speed.py"))
+    assert speed["render"](page) == page
+    saved = [json.loads(path.read_text()) for path in (ROOT / "benchmarks" / "results").glob("*/*.json")]
+    assert any("wrn limits" in content for content in saved)
+    assert "Not measured yet" not in page
+
+
+def test_a_part_of_the_page_of_speed_that_is_missing_is_an_error() -> None:
+    speed = runpy.run_path(str(ROOT / "scripts" / "write_speed.py"))
+    with pytest.raises(ValueError, match=r"expected the parts .* got \['steps'\]"):
+        speed["render"]("<!-- generated: steps -->\n<!-- end -->")
 
 
 def test_the_generated_parts_of_the_architecture_are_what_the_code_says() -> None:

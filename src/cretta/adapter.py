@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from cretta.accelerate import Backend
+from cretta.accelerate import Backend, forget_weights
 from cretta.buffer import SourceBuffer
 from cretta.checks import NO_LOGITS, NOT_FINITE, StepCheck, logits_error, raise_if_not_finite
 from cretta.distributed import Shard
@@ -38,6 +38,7 @@ from cretta.normalization import (
 from cretta.options import unknown
 from cretta.parameters import FlatParameters
 from cretta.state import AdaptationState, Checkpoint, Snapshot
+from cretta.watch import WeightWatch
 
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
 TOO_FEW = "too few images or classes to learn from"
@@ -191,6 +192,26 @@ class Adapter(StatefulModule, Generic[OptionsT]):
         self.initial = self.state.snapshot()
         self._guard = GuardState(self.options.guard) if self.options.guard else None
         self._inputs = InputRange(self.buffer if self.facts.source_data == "required" else None)
+        self._weights = WeightWatch(net)
+
+    def _rebuild(self, names: list[str]) -> None:
+        """Build everything again from the weights of ``net``, which changed, and continue with what was learned."""
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        warnings.warn(
+            f"weights of net were written to after the adapter was built ({', '.join(names[:3])}{more}); the source "
+            "model is now net as it is, and what was learned stays. Call reset() to start from it; of a network that "
+            "you train, adapt a deep copy.",
+            stacklevel=5,
+        )
+        snapshot = self._snapshot()
+        forget_weights(weight for network in (self.net, *self.networks()) for weight in network.parameters())
+        self._net_fingerprint = None
+        self._build(self.net)
+        self._restore(snapshot)
+
+    def _check_weights(self) -> None:
+        if changed := self._weights.changed():
+            self._rebuild(changed)
 
     def _network(self, module: nn.Module, statistics: str, *, learns: bool) -> Network:
         o = self.options
@@ -687,6 +708,7 @@ class Adapter(StatefulModule, Generic[OptionsT]):
     def reset(self) -> None:
         """Return to the source model: parameters, optimizer, statistics, memory and random numbers."""
         with self.exclusive():
+            self._check_weights()
             self.state.restore(self.initial)
             self._inputs = InputRange(self._inputs.buffer)
             if self._guard is not None:
@@ -738,6 +760,8 @@ class Adapter(StatefulModule, Generic[OptionsT]):
 
     def _own_rows(self, batch: Tensor | Mapping[str, Any] | None, named: Mapping[str, Any]) -> Tensor:
         x = self._arguments.read(batch, named)
+        if written := self._weights.written():
+            self._rebuild(written)
         if x.dim() < 2:
             raise BatchError(f"a batch of shape {tuple(x.shape)} has no batch dimension; add it with x.unsqueeze(0).")
         if x.numel() == 0 and (self.group is None or len(x)):

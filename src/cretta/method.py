@@ -168,7 +168,12 @@ class Options(OptionSet):
     channels_last: bool = flag(True, "image batches in channels-last memory, in which convolutions are faster")
     fuse: bool = flag(True, "rewrite the network into fewer passes over memory, where it can be traced")
     compile: str | None = choice(None, "torch.compile the network, in this mode, instead of fuse", among=COMPILE)
-    precision: str = choice("full", "bfloat16 runs the network under autocast", among=("full", "bfloat16"))
+    precision: str = choice(
+        "full",
+        "bfloat16 runs the network under autocast; bfloat16_no_grad does so in passes without a gradient (source model "
+        "and predictions), where that is faster",
+        among=("full", "bfloat16", "bfloat16_no_grad"),
+    )
     guard: Guard | None = option(None, _guard, "what to do when adaptation does harm")
     calibrate: str | None = choice(
         None,

@@ -68,6 +68,10 @@ class StatefulModule(nn.Module):
         """Set everything that depends on the network and its device, and the state to the beginning."""
         raise NotImplementedError
 
+    def _check_weights(self) -> None:
+        """Notice weights of ``net`` that were written to, through ``.data`` too."""
+        raise NotImplementedError
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keep other threads from using the adapter in this block."""
@@ -96,7 +100,9 @@ class StatefulModule(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
         with self.exclusive():
-            description = {"kind": state.KIND, **self._description()}
+            records = [network.backend.record() for network in self._networks()]
+            kernels = {shape: kernel for record in records for shape, kernel in record.items()}
+            description = {"kind": state.KIND, "kernels": kernels, **self._description()}
             if self.group is None:
                 tensorfile.write(path, self._snapshot(), description)
             else:
@@ -105,6 +111,7 @@ class StatefulModule(nn.Module):
     def restore(self, path: str | Path) -> None:
         """Restore a state that :meth:`save` wrote for the same method and source model."""
         with self.exclusive():
+            self._check_weights()
             snapshot, same_device = state.load(path, self._description())
             try:
                 self._restore(snapshot, same_device=same_device)
@@ -225,7 +232,10 @@ class StatefulModule(nn.Module):
 
     def networks(self) -> Iterator[nn.Module]:
         """Yield the modules that the adapter calls: the adapting copy of ``net``, and the frozen ones it has so far."""
-        yield from (network.module for network in (self.model, *self._frozen.values()))
+        yield from (network.module for network in self._networks())
+
+    def _networks(self) -> tuple[Network, ...]:
+        return (self.model, *self._frozen.values())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients to zero; they stay allocated, since they are views of one tensor."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.modules.conv import _ConvNd
 
-from cretta.accelerate import Accelerator, Backend
+from cretta.accelerate import Accelerator, Backend, bfloat16_is_faster, missing_bfloat16
 from cretta.distributed import Group
 from cretta.errors import BatchError, CrettaError, ModelError
 from cretta.functional import at_least_float32
@@ -155,7 +156,7 @@ class Network:
         self._group = group
         self._contiguous = False
         self._checked = False
-        plain_because = "fuse=False" if not fuse else f"precision={precision!r}" if precision != "full" else None
+        plain_because = "fuse=False" if not fuse else f"precision={precision!r}" if precision == "bfloat16" else None
         if statistics.synchronizes:
             plain_because = "statistics are those of several processes"
         self._accelerator = Accelerator(module, learns=learns, compile_mode=compiles, plain_because=plain_because)
@@ -163,7 +164,12 @@ class Network:
     @property
     def backend(self) -> Backend:
         """What runs the network, and why."""
-        return self._accelerator.backend
+        backend = self._accelerator.backend
+        if self._precision != "bfloat16_no_grad":
+            return backend
+        missing = missing_bfloat16(next(iter([*self.module.parameters(), torch.empty(0)])).device)
+        passes = f"full precision, because {missing}" if missing else "bfloat16 where it is faster"
+        return dataclasses.replace(backend, reason=f"{backend.reason}; passes without a gradient in {passes}")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits of a batch of the target stream."""
@@ -190,7 +196,8 @@ class Network:
                 self._accelerator.choose(x.detach(), dataclasses.replace(self.arguments), self._logits)
             self.statistics.role, self.statistics.size = role, sum(counts) or len(x)
             network = self.module if plain else self._accelerator.network(x, self.arguments)
-            logits = self._logits(network, x)
+            half = self._is_faster_in_half(network, x)
+            logits = self._half(self.module, x) if half else self._logits(network, x)
             if self._group is not None:
                 logits = self._group.gather(logits, counts)
         except (ValueError, RuntimeError) as error:
@@ -206,10 +213,24 @@ class Network:
             self._check_first_logits(logits.detach())
         return logits
 
+    def _is_faster_in_half(self, network: Callable[..., Any], x: Tensor) -> bool:
+        if self._precision != "bfloat16_no_grad" or torch.is_grad_enabled():
+            return False
+        role, self.statistics.role = self.statistics.role, "probe"  # timing must not change moving statistics
+        try:
+            name = type(self.module).__name__
+            full, half = partial(self._logits, network), partial(self._half, self.module)
+            return bfloat16_is_faster(name, x, full, half)
+        finally:
+            self.statistics.role = role
+
+    def _half(self, network: Callable[..., Any], x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return self._call_with_layout_fallback(network, x)
+
     def _logits(self, network: Callable[..., Any], x: Tensor) -> Tensor:
-        if self._precision != "full":
-            with torch.autocast(x.device.type, torch.bfloat16):
-                return self._call_with_layout_fallback(network, x)
+        if self._precision == "bfloat16":
+            return self._half(network, x)
         return self._call_with_layout_fallback(network, x)
 
     def _call_with_layout_fallback(self, network: Callable[..., Any], x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cretta.accelerate import pin_choices
 from cretta.errors import StateError
 from cretta.method import Options
 from cretta.normalization import StreamAverage
@@ -203,4 +204,6 @@ def load(path: str | Path, description: Mapping[str, Any]) -> tuple[Snapshot, bo
         raise StateError(f"{path} does not fit: it was saved with {other}; build the adapter with the same options.")
     if other:
         warnings.warn(f"{path} was saved with {other}; the options of this adapter stay.", stacklevel=3)
+    # Implementations round differently: with the same ones, this process continues bit for bit.
+    pin_choices(saved.get("kernels", {}))
     return state, saved.get("device") == description["device"]

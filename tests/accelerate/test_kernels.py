@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 import cretta
 import textbook
-from cretta.accelerate import kernels, operations
+from cretta.accelerate import choices, kernels, operations
+from cretta.errors import OptionError
 from cretta.metrics import peak_meter
 from cretta.models import WideResNet
 
@@ -43,10 +44,29 @@ def layer_of(inputs: int, outputs: int, bias: bool = False) -> nn.Conv2d:
         return nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias).requires_grad_(False)
 
 
+HERE = LOADED.paths if isinstance(LOADED, kernels.Library) else ()
+PATHS = [
+    pytest.param(path, marks=pytest.mark.skipif(path not in HERE, reason=f"this processor cannot run {path}"))
+    for path in kernels.PATHS
+]
+
+
+@pytest.fixture(params=PATHS)
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each path of the kernels, pinned."""
+    name: str = request.param
+    monkeypatch.setenv("CRETTA_KERNELS", name)
+    return name
+
+
 @pytest.fixture(autouse=True)
 def use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use them with AVX-512 too."""
-    monkeypatch.setenv("CRETTA_KERNELS", "on")
+    """Use one path without timing."""
+    monkeypatch.setenv("CRETTA_KERNELS", "avx2")
+
+
+def convolved(x: Tensor, layer: nn.Conv2d, kernel: str = "avx2") -> Tensor:
+    return kernels.convolve(x, layer.weight, None, kernel)
 
 
 @pytest.fixture
@@ -87,7 +107,7 @@ SHAPES = [
 @needs_kernels
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_convolution_equals_pytorch(shape: tuple[int, ...], bias: bool, calls: list[str]) -> None:
+def test_convolution_equals_pytorch(shape: tuple[int, ...], bias: bool, path: str, calls: list[str]) -> None:
     images, inputs, outputs, height, width = shape
     layer, x = layer_of(inputs, outputs, bias), drawn(images, inputs, height, width).requires_grad_()
     result = operations.convolve(layer, x)
@@ -100,26 +120,44 @@ def test_convolution_equals_pytorch(shape: tuple[int, ...], bias: bool, calls: l
     torch.testing.assert_close(result.double(), exact, rtol=0, atol=2e-6)
     torch.testing.assert_close(back.double(), exact_back, rtol=0, atol=2e-6)
     assert result.is_contiguous(memory_format=torch.channels_last)
+    for tile, tolerance in (("", 2e-6), (kernels.LARGE_TILES, 2e-5)):
+        result = kernels.convolve(x.detach(), layer.weight, layer.bias, path + tile)
+        torch.testing.assert_close(result.double(), exact.detach(), rtol=0, atol=tolerance)
+        assert result.is_contiguous(memory_format=torch.channels_last)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("shape", "large"),
+    [((2, 16, 8, 8), True), ((2, 16, 7, 7), True), ((2, 16, 2, 2), False), ((1, 256, 8, 8), False)],
+)
+def test_larger_tiles_are_used_without_a_gradient_only(shape: tuple[int, ...], large: bool, path: str) -> None:
+    layer, x = layer_of(shape[1], 256 if shape[1] == 256 else 16), drawn(*shape)
+    expected = {tile: kernels.convolve(x, layer.weight, None, path + tile) for tile in ("", kernels.LARGE_TILES)}
+    assert not torch.equal(*expected.values())
     with torch.no_grad():
-        assert torch.equal(operations.convolve(layer, x), result)
+        assert torch.equal(operations.convolve(layer, x), expected[kernels.LARGE_TILES if large else ""])
+    assert torch.equal(operations.convolve(layer, x.requires_grad_()), expected[""])
 
 
 @needs_kernels
 @pytest.mark.parametrize(("channels", "side"), [(32, 16), (64, 8), (256, 4)])
-def test_convolution_rounds_as_well_as_pytorch(channels: int, side: int) -> None:
+def test_convolution_rounds_as_well_as_pytorch(channels: int, side: int, path: str) -> None:
     layer, x = layer_of(channels, channels), drawn(8, channels, side, side).relu()
     exact = F.conv2d(x.double(), layer.weight.double(), padding=1)
-    mine = (kernels.convolve(x, layer.weight) - exact).square().mean()
+    mine = (convolved(x, layer, path) - exact).square().mean()
     theirs = (F.conv2d(x, layer.weight, padding=1) - exact).square().mean()
     assert mine < 1.2 * theirs
 
 
 @needs_kernels
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_results_do_not_depend_on_the_number_of_threads(shape: tuple[int, ...], threads: Callable[[int], None]) -> None:
+def test_results_do_not_depend_on_the_number_of_threads(
+    shape: tuple[int, ...], path: str, threads: Callable[[int], None]
+) -> None:
     images, inputs, outputs, height, width = shape
     x, layer = drawn(images, inputs, height, width), layer_of(inputs, outputs)
-    norm = (torch.linspace(-1, 2, inputs), torch.linspace(-1, 1, inputs), 1e-5)
+    norm = (torch.linspace(-1, 2, inputs), torch.linspace(-1, 1, inputs), 1e-5, path)
     results = []
     for count in (1, 2, 5):
         threads(count)
@@ -127,8 +165,10 @@ def test_results_do_not_depend_on_the_number_of_threads(shape: tuple[int, ...], 
         gradients: list[Tensor] = []
         for running in (False, True):
             out = torch.empty_like(x)
-            gradients += [*kernels.batch_norm_relu_backward(x + 1, x, statistics, running=running, out=out), out]
-        results.append([kernels.convolve(x, layer.weight), y, *gradients])
+            of_parameters = kernels.batch_norm_relu_backward(x + 1, x, statistics, path, running=running, out=out)
+            gradients += [*of_parameters, out]
+        convolutions = [convolved(x, layer, path + tile) for tile in ("", kernels.LARGE_TILES)]
+        results.append([*convolutions, kernels.weight_gradient(x, convolutions[0], path), y, *gradients])
     for others in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
 
@@ -136,9 +176,9 @@ def test_results_do_not_depend_on_the_number_of_threads(shape: tuple[int, ...], 
 @needs_kernels
 def test_nan_in_one_image_does_not_reach_the_others() -> None:
     x, layer = drawn(9, 16, 6, 6), layer_of(16, 16)
-    clean = kernels.convolve(x, layer.weight)
+    clean = convolved(x, layer)
     x[4, 3, 2, 2] = torch.nan
-    dirty = kernels.convolve(x, layer.weight)
+    dirty = convolved(x, layer)
     others = [i for i in range(9) if i != 4]
     assert torch.equal(dirty[others], clean[others])
     assert dirty[4, :, 1:4, 1:4].isnan().all()
@@ -147,14 +187,14 @@ def test_nan_in_one_image_does_not_reach_the_others() -> None:
 @needs_kernels
 def test_a_weight_is_transformed_once_and_again_when_it_changes() -> None:
     x, layer = drawn(2, 16, 4, 4), layer_of(16, 16)
-    first = kernels.convolve(x, layer.weight)
-    saved = kernels._transform(layer.weight, backward=False)
-    assert kernels._transform(layer.weight, backward=False) is saved
+    first = convolved(x, layer)
+    saved = kernels._transform(layer.weight, 2, backward=False)
+    assert kernels._transform(layer.weight, 2, backward=False) is saved
     layer.weight.mul_(2)
-    assert kernels._transform(layer.weight, backward=False) is not saved
-    torch.testing.assert_close(kernels.convolve(x, layer.weight), 2 * first)
+    assert kernels._transform(layer.weight, 2, backward=False) is not saved
+    torch.testing.assert_close(convolved(x, layer), 2 * first)
     layer.weight.data = -layer.weight.data
-    torch.testing.assert_close(kernels.convolve(x, layer.weight), -2 * first)
+    torch.testing.assert_close(convolved(x, layer), -2 * first)
     gc.collect()
     held = len(kernels._transformed)
     del layer
@@ -168,7 +208,7 @@ def test_inference_mode_works(calls: list[str]) -> None:
     with torch.inference_mode():
         x = drawn(2, 16, 4, 4)
         result = operations.batch_norm_relu_convolve(norm, layer, x)
-        torch.testing.assert_close(result, layer(F.relu(norm(x))), rtol=0, atol=2e-6)
+        torch.testing.assert_close(result, layer(F.relu(norm(x))), rtol=0, atol=2e-5)
         assert calls == ["cretta_batch_norm_relu", "cretta_convolve"]
         # Nobody could notice a change of these.
         assert not kernels.can_convolve(layer_of(16, 16), x)
@@ -295,9 +335,9 @@ def norm_of(channels: int, statistics: str = "batch", center: float = 0.0) -> nn
 @needs_kernels
 @pytest.mark.parametrize("statistics", ["batch", "training"])
 @pytest.mark.parametrize("center", [0.0, 30.0, 1000.0])
-@pytest.mark.parametrize("shape", [(3, 8, 5, 7), (5, 24, 1, 1), (40, 16, 16, 16), (2, 1032, 3, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 16, 5, 7), (5, 48, 1, 1), (40, 16, 16, 16), (2, 1040, 3, 3)], ids=str)
 def test_batch_norm_and_relu_equal_pytorch(
-    shape: tuple[int, ...], center: float, statistics: str, calls: list[str]
+    shape: tuple[int, ...], center: float, statistics: str, path: str, calls: list[str]
 ) -> None:
     layer, x = norm_of(shape[1], statistics, center), (3 * drawn(*shape) + center).requires_grad_()
     exact_layer, exact_x = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
@@ -319,8 +359,28 @@ def test_batch_norm_and_relu_equal_pytorch(
 
 @needs_kernels
 @pytest.mark.parametrize("statistics", ["batch", "training"])
+def test_batch_norm_without_relu_equals_pytorch(statistics: str, path: str, calls: list[str]) -> None:
+    layer, x = norm_of(32, statistics), (3 * drawn(5, 32, 6, 7)).requires_grad_()
+    exact_layer, exact_x = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
+    result, exact = operations.batch_norm(layer, x), exact_layer(exact_x)
+    assert (result < 0).any()
+    torch.testing.assert_close(result.double(), exact, rtol=0, atol=1e-5)
+    gradient = drawn(*x.shape, seed=4)
+    gradients = torch.autograd.grad(result, (x, layer.weight, layer.bias), gradient)
+    assert calls == ["cretta_batch_norm_relu", "cretta_batch_norm_relu_backward"]
+    of_exact = torch.autograd.grad(exact, (exact_x, exact_layer.weight, exact_layer.bias), gradient.double())
+    for one, other in zip(gradients, of_exact, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+    with torch.no_grad():
+        assert torch.equal(operations.batch_norm(layer, x), result)
+
+
+@needs_kernels
+@pytest.mark.parametrize("statistics", ["batch", "training"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_combined_operation_equals_its_parts_in_turn(bias: bool, statistics: str, calls: list[str]) -> None:
+def test_the_combined_operation_equals_its_parts_in_turn(
+    bias: bool, statistics: str, path: str, calls: list[str]
+) -> None:
     norm, layer, x = norm_of(16, statistics), layer_of(16, 32, bias), drawn(3, 16, 6, 5).requires_grad_()
     learns = (x, norm.weight, norm.bias)
     result = operations.batch_norm_relu_convolve(norm, layer, x)
@@ -335,7 +395,7 @@ def test_the_combined_operation_equals_its_parts_in_turn(bias: bool, statistics:
     for one, other in zip(gradients, torch.autograd.grad(in_turn.square().sum(), learns), strict=True):
         assert torch.equal(one, other)
     with torch.no_grad():
-        assert torch.equal(operations.batch_norm_relu_convolve(norm, layer, x), in_turn)
+        torch.testing.assert_close(operations.batch_norm_relu_convolve(norm, layer, x), in_turn, rtol=0, atol=1e-5)
 
 
 @needs_kernels
@@ -361,7 +421,7 @@ def test_one_value_per_channel_raises(calls: list[str]) -> None:
 def test_nan_is_passed_on() -> None:
     x = drawn(2, 8, 3, 3)
     x[0, 5, 1, 1] = torch.nan
-    y, _ = kernels.batch_norm_relu(x, torch.ones(8), torch.zeros(8), 1e-5)
+    y, _ = kernels.batch_norm_relu(x, torch.ones(8), torch.zeros(8), 1e-5, "avx2")
     assert y[:, 5].isnan().all()
     assert not y[:, [0, 1, 2, 3, 4, 6, 7]].isnan().any()
 
@@ -417,9 +477,9 @@ def test_the_combined_operation_saves_its_input_only() -> None:
 @needs_kernels
 def test_several_threads_can_call_at_once() -> None:
     layer, x = layer_of(32, 32), drawn(8, 32, 16, 16)
-    expected = kernels.convolve(x, layer.weight)
+    expected = convolved(x, layer)
     with ThreadPoolExecutor(4) as pool:
-        result = list(pool.map(lambda _: kernels.convolve(x, layer.weight), range(16)))
+        result = list(pool.map(lambda _: convolved(x, layer), range(16)))
     assert all(torch.equal(one, expected) for one in result)
 
 
@@ -492,31 +552,95 @@ def library_of(**functions: Callable[..., int]) -> Any:
     return SimpleNamespace(**{name: lambda *args: 1 for name in kernels.SIGNATURES}, **functions)
 
 
+@pytest.fixture
+def fresh_settings() -> Iterator[None]:
+    kernels._paths.cache_clear()
+    yield
+    kernels._paths.cache_clear()
+    choices.forget()
+
+
 @needs_kernels
-def test_with_avx512_they_are_used_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = library_of(cretta_interface=kernels.checksum, cretta_ready=lambda: 1)
+@pytest.mark.parametrize(
+    ("bits", "setting", "expected"),
+    [
+        (0b111, "auto", ("avx512", "avx2")),
+        (0b101, "auto", ("avx2",)),
+        (0b111, "avx2", ("avx2",)),
+        (0b111, "avx512", ("avx512",)),
+        (0b101, "avx512", ()),
+        (0b101, "emulated", ("emulated",)),
+        (0b111, "off", ()),
+        (0, "auto", ()),
+    ],
+)
+def test_the_paths_are_those_of_the_processor_and_the_setting(
+    bits: int, setting: str, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, fresh_settings: None
+) -> None:
+    library = library_of(cretta_interface=kernels.checksum, cretta_paths=lambda: bits)
     real = ctypes.CDLL
-    monkeypatch.setattr("ctypes.CDLL", lambda name: wide if name else real(name))
-    library = kernels.load(kernels.FILE)
-    monkeypatch.setattr(kernels, "_library", lambda: library)
-    assert kernels.missing() is None
-    monkeypatch.delenv("CRETTA_KERNELS")
-    assert "AVX-512" in str(kernels.missing())
+    monkeypatch.setattr(
+        "ctypes.CDLL", lambda name, **rest: library if name == str(kernels.FILE) else real(name, **rest)
+    )
+    loaded = kernels.load(kernels.FILE)
+    monkeypatch.setattr(kernels, "_library", lambda: loaded)
+    monkeypatch.setenv("CRETTA_KERNELS", setting)
+    assert kernels.paths() == expected
+    assert (kernels.missing() is None) == bool(expected)
+    if setting == "avx512" and not expected:
+        assert kernels.missing() == "CRETTA_KERNELS=avx512 is set, and this processor has none"
+
+
+def test_an_unknown_setting_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRETTA_KERNELS", "on")
+    with pytest.raises(OptionError, match=r"expected auto, off, avx2, avx512, or a JSON file of .* got 'on'"):
+        kernels.missing()
+
+
+@needs_kernels
+def test_they_run_in_the_threads_of_pytorch_or_in_one(
+    monkeypatch: pytest.MonkeyPatch, threads: Callable[[int], None]
+) -> None:
+    assert isinstance(LOADED, kernels.Library)
+    assert LOADED.one_thread == ""
+    x, layer = drawn(8, 16, 16, 16), layer_of(16, 16)
+    expected = convolved(x, layer)
+    monkeypatch.setattr(kernels, "openmp", lambda: "there are two OpenMP runtimes")
+    alone = kernels.load(kernels.FILE)
+    assert isinstance(alone, kernels.Library)
+    assert alone._parallel is None
+    monkeypatch.setattr(kernels, "_library", lambda: alone)
+    threads(2)
+    assert torch.equal(convolved(x, layer), expected)
+    model = cretta.adapt(net(), "source")
+    model(textbook.batches((8,))[0])
+    assert "in one thread because there are two OpenMP runtimes" in str(model.backend)
+
+
+@needs_kernels
+def test_another_openmp_runtime_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(kernels.openmp(), int)
+    real = ctypes.CDLL
+    other = SimpleNamespace(GOMP_parallel=real(None).malloc)
+    monkeypatch.setattr("ctypes.CDLL", lambda name, **rest: real(name, **rest) if name else other)
+    assert "two OpenMP runtimes" in str(kernels.openmp())
+    monkeypatch.setattr("ctypes.CDLL", lambda name, **rest: SimpleNamespace())
+    assert "was not identified" in str(kernels.openmp())
 
 
 @needs_kernels
 def test_a_kernel_without_memory_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_library", lambda: kernels.Library(library_of(), None))
+    monkeypatch.setattr(kernels, "_library", lambda: kernels.Library(library_of(), ("avx2",), None))
     with pytest.raises(MemoryError, match="cretta_convolve"):
-        kernels.convolve(drawn(2, 16, 4, 4), layer_of(16, 16).weight)
+        convolved(drawn(2, 16, 4, 4), layer_of(16, 16))
 
 
 @needs_kernels
 def test_without_the_private_name_of_the_profiler_they_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = layer_of(16, 16), drawn(2, 16, 4, 4)
-    expected = kernels.convolve(x, layer.weight)
+    expected = convolved(x, layer)
     monkeypatch.delattr(torch.autograd.profiler, "_is_profiler_enabled")
-    assert torch.equal(kernels.convolve(x, layer.weight), expected)
+    assert torch.equal(convolved(x, layer), expected)
 
 
 @needs_kernels
@@ -561,7 +685,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
 @needs_kernels
 @pytest.mark.parametrize(("method", "options"), METHODS, ids=str)
 def test_an_adapter_computes_the_same_without_them(
-    method: str, options: dict[str, Any], calls: list[str], monkeypatch: pytest.MonkeyPatch
+    method: str, options: dict[str, Any], path: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def logits() -> list[Tensor]:
         buffer = cretta.SourceBuffer(textbook.source_images(20), augment="none")

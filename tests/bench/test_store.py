@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cretta.accelerate import missing_kernels
+from cretta.accelerate import missing_kernels, recorded_choices
 from cretta.bench import BatchRow, Domain, Result, Run, Store
 from cretta.bench.result import batch_row
 from cretta.bench.store import provenance
@@ -181,7 +181,11 @@ def test_provenance_says_what_ran_where() -> None:
     record = provenance({"model": "a"}, torch.device("cpu"))
     assert record["versions"]["torch"] == torch.__version__.split("+")[0] or record["versions"]["torch"]
     assert record["machine"]["threads"] == torch.get_num_threads()
-    assert record["machine"]["kernels"] == (missing_kernels() is None)
+    assert record["machine"]["kernels"] == {
+        "setting": os.environ["CRETTA_KERNELS"],
+        "unused": missing_kernels(),
+        "choices": recorded_choices(),
+    }
     assert record["materials"] == {"model": "a"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from cretta import models
-from cretta.accelerate import missing_kernels
+from cretta.accelerate import missing_kernels, typical_choices
 from cretta.cli import app
 
 
@@ -30,8 +31,19 @@ def test_it_shows_versions_machine_and_models() -> None:
     assert shown["models"] == ", ".join(models.names())
 
 
-def test_it_shows_whether_the_kernels_are_used_and_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_shows_which_kernels_are_used_and_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = missing_kernels()
-    assert lines()["kernels"] == ("in use" if missing is None else f"not in use: {missing}")
+    assert lines()["kernels"] == ("avx2" if missing is None else f"not in use: {missing}") + " (CRETTA_KERNELS=avx2)"
     monkeypatch.setenv("CRETTA_KERNELS", "off")
-    assert lines()["kernels"] == "not in use: CRETTA_KERNELS=off is set"
+    assert lines()["kernels"] == "not in use: CRETTA_KERNELS=off is set (CRETTA_KERNELS=off)"
+
+
+@pytest.mark.skipif(missing_kernels() is not None, reason=f"no kernels here: {missing_kernels()}")
+def test_it_shows_the_times_of_typical_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRETTA_KERNELS", "auto")
+    output = CliRunner().invoke(app, ["info"]).output
+    chosen = [str(choice) for choice in typical_choices()]
+    assert len(chosen) >= 12
+    for choice in chosen:
+        assert re.fullmatch(r"(convolution|BatchNorm).*: \S+( 4x4)? \(.*pytorch [\d.]+ ms\)", choice)
+        assert " ".join(choice.split()) in " ".join(output.split())

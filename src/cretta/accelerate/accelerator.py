@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from cretta.accelerate import kernels
+from cretta.accelerate import choices, kernels
+from cretta.accelerate.choices import Choice, Shape
 from cretta.accelerate.graph import by_position, rewrite
 
 LOG = logging.getLogger("cretta")
@@ -45,9 +48,19 @@ class Backend:
 
     name: Literal["plain", "rewritten", "kernels", "compiled"]
     reason: str
+    choices: tuple[Choice, ...] = ()
+    """The implementations that were chosen for the shapes of this network so far, with their times."""
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
+        counts = Counter(choice.kernel for choice in self.choices)
+        shapes = ", ".join(f"{kernel} for {count}" for kernel, count in counts.most_common())
+        return f"{self.name}: {self.reason}" + (
+            f"; by timing, {shapes} of {len(self.choices)} shapes" if shapes else ""
+        )
+
+    def record(self) -> dict[str, str]:
+        """Return the implementation of each shape; ``CRETTA_KERNELS`` may name a JSON file of it."""
+        return {str(choice.shape): choice.kernel for choice in self.choices}
 
 
 class Accelerator:
@@ -65,15 +78,24 @@ class Accelerator:
         self._plain: Callable[..., Any] = module
         self._accelerated: Callable[..., Any] = module
         self._verified_for: tuple[int, Arguments] | None = None
+        self._layers: set[Shape] = set()
         self.chosen = True
         if compile_mode is not None:
             self._plain = torch.compile(module, mode=compile_mode)
-            self.backend = Backend("compiled", f"compile={compile_mode!r}")
+            self._backend = Backend("compiled", f"compile={compile_mode!r}")
         elif plain_because is not None:
-            self.backend = Backend("plain", plain_because)
+            self._backend = Backend("plain", plain_because)
         else:
             self.chosen = False
-            self.backend = Backend("plain", "not chosen yet; the first batch decides")
+            self._backend = Backend("plain", "not chosen yet; the first batch decides")
+
+    @property
+    def backend(self) -> Backend:
+        """What runs the network, and why, with the choices for its layers so far."""
+        if self._backend.name != "kernels":
+            return self._backend
+        chosen = tuple(choice for choice in choices.choices() if choice.shape.layer in self._layers)
+        return dataclasses.replace(self._backend, choices=chosen)
 
     def network(self, x: Tensor, arguments: Arguments) -> Callable[..., Any]:
         """Return the callable to run ``x`` with."""
@@ -104,13 +126,13 @@ class Accelerator:
                 return
             # Tracing runs Python code once: writes to buffers would be lost.
             if buffers_changed():
-                network, self.backend = None, Backend("plain", f"{name} writes to its buffers in its forward method")
+                network, self._backend = None, Backend("plain", f"{name} writes to its buffers in its forward method")
             else:
-                network, self.backend = self._fastest(x, expected, arguments, logits)
+                network, self._backend = self._fastest(x, expected, arguments, logits)
         self._accelerated = network or self._plain
         self._verified_for = (x.dim(), arguments)
         self.chosen = True
-        LOG.debug("%s runs %s", name, self.backend)
+        LOG.debug("%s runs %s", name, self._backend)
 
     def _fastest(
         self, x: Tensor, expected: list[Tensor], arguments: Arguments, logits: Logits
@@ -131,7 +153,7 @@ class Accelerator:
         if missing is None:
             used, problem = self._check_kernels(network, x, expected[0], logits)
             if used and problem is None:
-                return network, Backend("kernels", verified)
+                return network, Backend("kernels", f"{kernels.describe()}; {verified}")
             if problem is not None:
                 LOG.warning("The custom CPU kernels are not used for %s: %s. Please report this.", name, problem)
             missing = problem or "no layer of this network fits them"
@@ -141,16 +163,25 @@ class Accelerator:
         self, network: nn.Module, x: Tensor, expected: Tensor, logits: Logits
     ) -> tuple[bool, str | None]:
         """Return whether the network uses kernels, and what is wrong with their results."""
-        try:
-            # Half of the samples, because the exact gradients need memory for float64.
-            with kernels.compared() as errors:
-                self.results(network, x[: max(2, len(x) // 2)], logits)
-            if not errors or not max(errors) <= KERNEL_TOLERANCE:
-                return bool(errors), f"one differs by {max(errors):.2%} from PyTorch" if errors else None
-            with torch.no_grad():
-                return True, difference([logits(network, x)], [expected])
-        except Exception as error:  # the network without kernels is known to work
-            return True, f"it raised {type(error).__name__}: {error}"
+        used = False
+        for path in kernels.paths():
+            try:
+                # Half of the samples, because the exact gradients need memory for float64.
+                with kernels.compared(path) as (errors, layers):
+                    self.results(network, x[: max(2, len(x) // 2)], logits)
+                    with torch.no_grad():
+                        problem = difference([logits(network, x)], [expected])
+                if not errors:
+                    continue
+                used = True
+                if not max(errors) <= KERNEL_TOLERANCE:
+                    return True, f"one of {path} differs by {max(errors):.2%} from PyTorch"
+                if problem is not None:
+                    return True, problem
+                self._layers |= layers
+            except Exception as error:  # the network without kernels is known to work
+                return True, f"it raised {type(error).__name__}: {error}"
+        return used, None
 
     def results(self, network: Callable[..., Any], x: Tensor, logits: Logits = by_position) -> list[Tensor]:
         """Return the logits of ``x`` and, if the network learns, the gradients of ``x`` and of its parameters."""

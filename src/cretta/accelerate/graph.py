@@ -164,11 +164,24 @@ def _replace_operations(network: fx.GraphModule) -> int:
         elif (convolution := _called_layer(node, layers, CONVOLUTIONS)) is not None:
             changes += _replace_convolution(network, node, convolution)
             writable.add(node)
-        elif _called_layer(node, layers, BATCH_NORMS) is not None:
+        elif (norm := _called_layer(node, layers, BATCH_NORMS)) is not None:
+            if not _is_relu_input(node, layers):
+                changes += _replace_batch_norm(network, node, norm)
             writable.add(node)
         elif _is_sum(node):
             changes += _replace_sum(node, writable)
     return changes
+
+
+def _is_relu_input(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
+    return len(node.users) == 1 and _is_relu(next(iter(node.users)), layers)
+
+
+def _replace_batch_norm(network: fx.GraphModule, node: fx.Node, norm: Any) -> bool:
+    if not norm.affine or (norm.training and norm.momentum is None):
+        return False
+    _replace_call(node, operations.batch_norm, _get_attribute(network, node, node.target), node.args[0])
+    return True
 
 
 def _replace_relu(network: fx.GraphModule, node: fx.Node, layers: dict[str, nn.Module], writable: set[fx.Node]) -> bool:

@@ -1,21 +1,26 @@
 """The custom CPU kernels of ``kernels.c``: 3 × 3 convolution, and BatchNorm with ReLU, faster than PyTorch's.
 
-They are compiled when the package is installed on Linux with a C compiler. They run on x86-64 processors with AVX2 but
-without AVX-512, for float32 batches in channels-last layout; PyTorch's operations do everything else. The environment
-variable ``CRETTA_KERNELS`` is read at each use: ``off`` disables the kernels, ``on`` enables them with AVX-512 too.
+They are compiled when the package is installed on Linux with a C compiler, and come with its wheel for Linux. They run
+on x86-64 processors with AVX2, and with AVX-512 where there is one, for float32 batches in channels-last layout;
+PyTorch's operations do everything else. The environment variable ``CRETTA_KERNELS`` is read at each use: ``auto``, the
+default, times all paths and PyTorch at the first use of each shape (:mod:`cretta.accelerate.choices`); ``off`` disables
+the kernels; ``avx2`` and ``avx512`` use one path without timing; the name of a JSON file pins recorded choices.
+``emulated`` runs the code of sixteen lanes on eight, for tests.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import os
+import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,33 +28,45 @@ from torch import Tensor, nn
 from torch.autograd import profiler
 from torch.nn.grad import conv2d_weight
 from torch.profiler import record_function
-from torch.utils.weak import WeakIdKeyDictionary
+
+from cretta.accelerate import choices
+from cretta.errors import OptionError
 
 FILE = Path(__file__).with_name("_kernels.so")
 COLUMNS = 16
 """Output channels that the convolution computes at once."""
 PARTS = 8
 """Partial sums of a weight gradient, added in a fixed order."""
-
+PATHS = {"avx512": 1, "avx2": 0, "emulated": 2}
+"""Number of each path in the library, the widest first."""
+LANES = {"avx512": 16, "avx2": 8, "emulated": 16}
+LARGE_TILES = " 4x4"
+"""After a path's name: F(4 × 4, 3 × 3) instead of F(2 × 2, 3 × 3)."""
+LARGEST_WEIGHT = 128 * 128
+"""Channels in times channels out up to which larger tiles are used without timing: beyond, weights exceed the cache."""
 
 _P, _L, _D = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
 SIGNATURES = {
-    "cretta_convolve": (_P, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L),
-    "cretta_convolve_weight": (_P, _L, _P, _P, _P, _L, _L, _L, _L, _L),
-    "cretta_batch_norm_relu": (_P, _L, _P, _P, _P, _D, _P, _P, _L, _L, _L),
-    "cretta_batch_norm_relu_backward": (_P, _L, _P, _P, _P, _P, _P, _L, _L, _L),
+    "cretta_convolve": (_P, _L, _L, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L),
+    "cretta_convolve_weight": (_P, _L, _L, _P, _P, _P, _L, _L, _L, _L, _L),
+    "cretta_batch_norm_relu": (_P, _L, _L, _P, _P, _P, _D, _P, _P, _L, _L, _L, _L),
+    "cretta_batch_norm_relu_backward": (_P, _L, _L, _P, _P, _P, _P, _P, _L, _L, _L, _L),
 }
 
 
 class Library:
-    """The compiled kernels. ``narrower``: PyTorch's own convolutions use AVX-512 on this processor."""
+    """The compiled kernels, the paths that this processor can run, and OpenMP's entry point."""
 
-    def __init__(self, library: ctypes.CDLL, parallel: int | None, *, narrower: bool = False) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, paths: tuple[str, ...], parallel: int | None, one_thread: str = ""
+    ) -> None:
         self._functions = {name: getattr(library, name) for name in SIGNATURES}
         for name, signature in SIGNATURES.items():
             self._functions[name].argtypes = signature
         self._parallel = parallel
-        self.narrower = narrower
+        self.paths = paths
+        self.one_thread = one_thread
+        """Why the kernels run in one thread, if they do."""
 
     def call(self, name: str, *arguments: Tensor | float | None, label: str | None = None) -> None:
         """Run one kernel; tensors are passed as data pointers. Profilers show ``label``, or else the name."""
@@ -87,14 +104,33 @@ def load(file: Path) -> Library | str:
         interface.restype = ctypes.c_uint
         if interface() != checksum():
             return "they were compiled for another version of cretta; install it again"
-        ready = library.cretta_ready()
-        if ready == 0:
-            return "this processor has no AVX2"
-        # From the OpenMP runtime that PyTorch loaded: a second pool of threads would compete with PyTorch's.
-        parallel = ctypes.CDLL(None).GOMP_parallel
+        bits = library.cretta_paths()
     except (OSError, AttributeError) as error:
         return f"they could not be loaded: {error}"
-    return Library(library, ctypes.cast(parallel, ctypes.c_void_p).value, narrower=ready == 1)
+    paths = tuple(name for name, number in PATHS.items() if bits >> number & 1)
+    if not paths:
+        return "this processor has no AVX2"
+    parallel = openmp()
+    return Library(library, paths, None, parallel) if isinstance(parallel, str) else Library(library, paths, parallel)
+
+
+def openmp() -> int | str:
+    """Return the address of GOMP_parallel in the OpenMP runtime that PyTorch uses, or why there is none to use.
+
+    The threads of another runtime would compete with PyTorch's for the cores.
+    """
+    file = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        # A handle of a library that is loaded: symbols are looked up in it and in what it depends on.
+        of_torch = ctypes.CDLL(str(file), mode=os.RTLD_NOLOAD | os.RTLD_LAZY).GOMP_parallel
+        # PyTorch's own calls are bound to the first runtime in the process, which may be a preloaded one.
+        of_process = getattr(ctypes.CDLL(None), "GOMP_parallel", of_torch)
+    except (OSError, AttributeError) as error:
+        return f"the OpenMP runtime of PyTorch was not identified ({error})"
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in (of_torch, of_process)]
+    if addresses[0] is None or addresses[0] != addresses[1]:
+        return "there are two OpenMP runtimes in this process, and which one PyTorch uses is not certain"
+    return addresses[0]
 
 
 @functools.cache
@@ -102,17 +138,55 @@ def _library() -> Library | str:
     return load(FILE)
 
 
-def missing() -> str | None:
-    """Return why the kernels are not used in this process, or None if they are."""
-    setting = os.environ.get("CRETTA_KERNELS")
-    if setting == "off":
+_forced: ContextVar[str | None] = ContextVar("forced", default=None)
+_errors: ContextVar[list[float] | None] = ContextVar("errors", default=None)
+_layers: ContextVar[set[choices.Shape] | None] = ContextVar("layers", default=None)
+
+
+def setting() -> str:
+    """Return the value of ``CRETTA_KERNELS``, ``auto`` if it is not set, or what this context uses instead."""
+    return _forced.get() or os.environ.get("CRETTA_KERNELS") or "auto"
+
+
+@functools.cache
+def _paths(value: str) -> tuple[str, ...] | str:
+    """Return the paths that a setting allows, or the reason why there is none."""
+    if value not in ("auto", "off", *PATHS):
+        try:
+            choices.pin({str(shape): str(kernel) for shape, kernel in json.loads(Path(value).read_text()).items()})
+        except (OSError, ValueError, AttributeError) as error:
+            raise OptionError(
+                f"CRETTA_KERNELS: expected auto, off, avx2, avx512, or a JSON file of what model.backend.record() "
+                f"returned, got {value!r} ({error})."
+            ) from error
+    if value == "off":
         return "CRETTA_KERNELS=off is set"
     library = _library()
     if isinstance(library, str):
         return library
-    if library.narrower and setting != "on":
-        return "PyTorch uses this processor's AVX-512; CRETTA_KERNELS=on uses the kernels all the same"
-    return None
+    if value in PATHS:
+        return (value,) if value in library.paths else f"CRETTA_KERNELS={value} is set, and this processor has none"
+    return tuple(path for path in library.paths if path != "emulated")
+
+
+def paths(value: str | None = None) -> tuple[str, ...]:
+    """Return the paths that the setting allows, the preferred one first; none if the kernels are not used."""
+    allowed = _paths(value or setting())
+    return () if isinstance(allowed, str) else allowed
+
+
+def missing() -> str | None:
+    """Return why the kernels are not used in this process, or None if they are."""
+    allowed = _paths(setting())
+    return allowed if isinstance(allowed, str) else None
+
+
+def describe() -> str:
+    """Return which paths are used, and why in one thread if that is so; or why none is used."""
+    library, allowed = _library(), _paths(setting())
+    if isinstance(library, str) or isinstance(allowed, str):
+        return f"not in use: {missing()}"
+    return ", ".join(allowed) + (f", in one thread because {library.one_thread}" if library.one_thread else "")
 
 
 def _call(name: str, *arguments: Tensor | float | None, label: str | None = None) -> None:
@@ -122,32 +196,38 @@ def _call(name: str, *arguments: Tensor | float | None, label: str | None = None
     library.call(name, *arguments, label=label)
 
 
-_disabled: ContextVar[bool] = ContextVar("disabled", default=False)
-_errors: ContextVar[list[float] | None] = ContextVar("errors", default=None)
+@contextmanager
+def use(value: str) -> Iterator[None]:
+    """Use this setting instead of ``CRETTA_KERNELS`` in this block, in this thread."""
+    token = _forced.set(value)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
 
 
 def without(network: Callable[..., Any]) -> Callable[..., Any]:
     """Return a callable that runs ``network`` without the kernels; a backward pass uses them if its forward did."""
 
     def call(*args: Any, **named: Any) -> Any:
-        token = _disabled.set(True)
-        try:
+        with use("off"):
             return network(*args, **named)
-        finally:
-            _disabled.reset(token)
 
     return call
 
 
 @contextmanager
-def compared() -> Iterator[list[float]]:
-    """Compare all results of the kernels in this block with PyTorch's; yield the list of their relative errors."""
+def compared(path: str) -> Iterator[tuple[list[float], set[choices.Shape]]]:
+    """Use one path in this block and compare all its results with PyTorch's; yield relative errors, and layers."""
     errors: list[float] = []
-    token = _errors.set(errors)
+    layers: set[choices.Shape] = set()
+    tokens = _errors.set(errors), _layers.set(layers)
     try:
-        yield errors
+        with use(path):
+            yield errors, layers
     finally:
-        _errors.reset(token)
+        _errors.reset(tokens[0])
+        _layers.reset(tokens[1])
 
 
 def _add_error(errors: list[float], result: Tensor, reference: Tensor, size: Tensor | float = 0.0) -> None:
@@ -161,14 +241,38 @@ def _can_read(x: Tensor, *vectors: Tensor | None) -> bool:
         return False
     if not all(vector is None or (_is_plain(vector) and vector.is_contiguous()) for vector in vectors):
         return False
-    return not _disabled.get() and missing() is None
+    return bool(paths())
 
 
 # Convolution.
 
-_G = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=torch.float64, device="cpu")
-_transformed: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""Cache: weight → (version, tensor it was computed from, {backward: transformed weight})."""
+
+class _Transforms(NamedTuple):
+    """The transforms of a weight; the detached tensor keeps its memory from being used by another weight."""
+
+    weight: weakref.ref[Tensor]
+    version: int
+    values: Tensor
+    by_use: dict[tuple[int, bool], Tensor]
+    """By the side of a tile, and whether it is for the backward pass."""
+
+
+_G = {
+    2: torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=torch.float64, device="cpu"),
+    4: torch.tensor(
+        [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]], dtype=torch.float64, device="cpu"
+    )
+    / 24,
+}
+"""G of the transform G w Gᵀ of a weight, by the side of a tile."""
+_transformed: dict[int, _Transforms] = {}
+"""Cache, by the id of the weight, as long as that exists."""
+
+
+def weights(layer: nn.Module) -> tuple[Any, Any]:
+    """Return ``layer.weight`` and ``layer.bias``, three times faster than by attribute."""
+    parameters = layer._parameters
+    return parameters["weight"], parameters["bias"]
 
 
 def can_convolve(layer: nn.Module, x: Tensor) -> bool:
@@ -179,7 +283,7 @@ def can_convolve(layer: nn.Module, x: Tensor) -> bool:
     outputs, inputs = layer.out_channels, layer.in_channels
     if outputs % COLUMNS or inputs % COLUMNS:
         return False
-    weight, bias = layer.weight, layer.bias
+    weight, bias = weights(layer)
     return (
         weight.shape == (outputs, inputs, 3, 3)
         and layer.stride == layer.padding == layer.dilation == (1, 1)
@@ -193,27 +297,78 @@ def can_convolve(layer: nn.Module, x: Tensor) -> bool:
     )
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backward: bool = False) -> Tensor:
+def convolution_kernel(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    value: str,
+    *,
+    backward: bool = False,
+    large: bool = False,
+) -> str:
+    """Return the name of the kernel for :func:`convolve`, or ``choices.PYTORCH``, with ``value`` as the setting.
+
+    ``large`` allows larger tiles, which round worse: for results that have no gradient.
+    """
+    images, inputs, height, width = x.shape
+    outputs = weight.shape[1 if backward else 0]
+    operation = "convolution backward" if backward else "convolution without gradient" if large else "convolution"
+    if value in PATHS:
+        if (layers := _layers.get()) is not None:
+            layers.add(choices.Shape(operation, 0, inputs, outputs, height, width))
+        products = [36 * -(-height // 4) * -(-width // 4), 16 * -(-height // 2) * -(-width // 2)]
+        large = large and inputs * outputs <= LARGEST_WEIGHT and products[0] < 0.75 * products[1]
+        return value + LARGE_TILES if large else value
+    count = choices.sampled(images, inputs, height, width)
+    shape = choices.Shape(operation, count, inputs, outputs, height, width)
+
+    def candidates() -> dict[str, Callable[[], object]]:
+        few = x.detach()[:count]
+        names = [path + LARGE_TILES for path in paths(value)] * large + [*paths(value)]
+        runs: dict[str, Callable[[], object]] = {
+            name: functools.partial(convolve, few, weight, bias, name, backward=backward) for name in names
+        }
+        runs[choices.PYTORCH] = functools.partial(plain_convolution, few, weight, bias, backward=backward)
+        return runs
+
+    # A weight that learns is transformed for each batch; training times entire steps and chooses for all layers.
+    return paths(value)[0] if weight.requires_grad else choices.fastest(shape, candidates)
+
+
+def plain_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backward: bool = False) -> Tensor:
+    """Compute by PyTorch what :func:`convolve` does."""
+    if not backward:
+        return F.conv2d(x, weight, bias, padding=1)
+    # Only shape and layout of the input matter. Memory that is never touched is never allocated.
+    shape = (len(x), weight.shape[1], *x.shape[2:])
+    shell = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    geometry = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    result: Tensor = torch.ops.aten.convolution_backward(x, shell, weight, None, *geometry, (True, False, False))[0]
+    return result
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, *, backward: bool = False) -> Tensor:
     """Return ``F.conv2d(x, weight, bias, padding=1)``; ``backward``: its input's gradient, from the output's, ``x``.
 
     By Winograd's F(2 × 2, 3 × 3) (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016): 16
-    products for four pixels of a channel instead of 36. An infinite or NaN value makes all pixels NaN of the tiles that
-    contain it or touch it.
+    products for four pixels of a channel instead of 36; or F(4 × 4, 3 × 3): 36 for sixteen pixels instead of 144. An
+    infinite or NaN value makes all pixels NaN of the tiles that contain it or touch it.
     """
+    tile = 4 if kernel.endswith(LARGE_TILES) else 2
+    path = PATHS[kernel.removesuffix(LARGE_TILES)]
     inputs, outputs = weight.shape[:2] if backward else (weight.shape[1], weight.shape[0])
     images, _, height, width = x.shape
-    shape, layout = (images, outputs, height, width), torch.channels_last
-    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
+    y = torch.empty((images, outputs, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     sizes = (images, height, width, inputs, outputs)
     label = "cretta_convolve_backward" if backward else None
-    _call("cretta_convolve", x, _transform(weight, backward=backward), bias, y, *sizes, label=label)
+    transformed = _transform(weight, tile, backward=backward)
+    _call("cretta_convolve", path, tile, x, transformed, bias, y, *sizes, label=label)
     if (errors := _errors.get()) is not None:
-        plain = F.conv_transpose2d(x, weight, padding=1) if backward else F.conv2d(x, weight, bias, padding=1)
-        _add_error(errors, y, plain)
+        _add_error(errors, y, plain_convolution(x, weight, bias, backward=backward))
     return y
 
 
-def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
+def weight_gradient(x: Tensor, gradient: Tensor, path: str) -> Tensor:
     """Return the gradient of the weight of ``F.conv2d(x, weight, padding=1)``, given that of its output.
 
     The transpose of :func:`convolve` in its weight, by Winograd: dw = Gᵀ [Σ_tiles (A g Aᵀ) (Bᵀ x B)] G.
@@ -221,40 +376,47 @@ def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
     images, inputs, height, width = x.shape
     outputs = gradient.shape[1]
     sums = x.new_empty(PARTS, 16, inputs * outputs)
-    _call("cretta_convolve_weight", x, gradient, sums, images, height, width, inputs, outputs)
-    taps = (torch.kron(_G, _G).t() @ sums.sum(0, dtype=torch.float64)).float()
+    _call("cretta_convolve_weight", PATHS[path], x, gradient, sums, images, height, width, inputs, outputs)
+    taps = (torch.kron(_G[2], _G[2]).t() @ sums.sum(0, dtype=torch.float64)).float()
     result = taps.view(3, 3, inputs, outputs).permute(3, 2, 0, 1)
     if (errors := _errors.get()) is not None:
         _add_error(errors, result, conv2d_weight(x, list(result.shape), gradient, padding=1))
     return result
 
 
-def _transform(weight: Tensor, *, backward: bool) -> Tensor:
-    """Return G w Gᵀ in the order of the kernel; for a frozen weight it is cached, in 16/9 of the weight's memory.
+def _transform(weight: Tensor, tile: int, *, backward: bool) -> Tensor:
+    """Return G w Gᵀ in the order of the kernel; for a frozen weight it is cached.
 
-    A change is detected by the version that autograd counts: one made through ``.data`` is not.
+    It takes 16/9 of the weight's memory, and four times its memory for the larger tiles. A change is detected by the
+    version that autograd counts; see :func:`forget_transforms` for one made through ``.data``.
     """
     if weight.requires_grad:
-        return _computed_transform(weight, backward=backward)
-    cached = _transformed.get(weight)
-    if cached is None or cached[0] != weight._version or cached[1].data_ptr() != weight.data_ptr():
-        # The detached tensor keeps the memory alive, so that no other weight can get the same address.
-        cached = (weight._version, weight.detach(), {})
-        _transformed[weight] = cached
-    if backward not in cached[2]:
-        cached[2][backward] = _computed_transform(weight, backward=backward)
-    result: Tensor = cached[2][backward]
+        return _computed_transform(weight, tile, backward=backward)
+    key = id(weight)
+    cached = _transformed.get(key)
+    if cached is None or cached.version != weight._version or cached.values.data_ptr() != weight.data_ptr():
+        reference = weakref.ref(weight, lambda _: _transformed.pop(key, None))
+        cached = _transformed[key] = _Transforms(reference, weight._version, weight.detach(), {})
+    result = cached.by_use.get((tile, backward))
+    if result is None:
+        result = cached.by_use[tile, backward] = _computed_transform(weight, tile, backward=backward)
     return result
 
 
+def forget_transforms(weights: Iterable[Tensor]) -> None:
+    """Compute the transforms of these weights again at their next use."""
+    for weight in weights:
+        _transformed.pop(id(weight), None)
+
+
 @torch.no_grad()
-def _computed_transform(weight: Tensor, *, backward: bool) -> Tensor:
+def _computed_transform(weight: Tensor, tile: int, *, backward: bool) -> Tensor:
     # The gradient of the input is a convolution with the flipped and transposed weight.
     source = weight.flip(2, 3).transpose(0, 1) if backward else weight
     outputs, inputs = source.shape[:2]
     taps = source.permute(2, 3, 1, 0).reshape(9, inputs * outputs)
-    products = (torch.kron(_G, _G) @ taps.double()).float()
-    return products.view(16, inputs, outputs // COLUMNS, COLUMNS).permute(2, 0, 1, 3).contiguous()
+    products = (torch.kron(_G[tile], _G[tile]) @ taps.double()).float()
+    return products.view((tile + 2) ** 2, inputs, outputs // COLUMNS, COLUMNS).permute(2, 0, 1, 3).contiguous()
 
 
 # BatchNorm with ReLU.
@@ -266,29 +428,124 @@ def can_batch_norm_relu(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     return fits and _can_read(x, weight, bias)
 
 
+def fitting_paths(channels: int) -> tuple[str, ...]:
+    """Return the paths in use whose vectors divide the channels."""
+    return tuple(path for path in paths() if channels % LANES[path] == 0)
+
+
+def batch_norm_path(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    running: tuple[Tensor, Tensor] | None,
+    *,
+    relu: bool,
+    gradient: bool,
+) -> str:
+    """Return the path for :func:`batch_norm_relu`, with its backward pass if ``gradient``, or ``choices.PYTORCH``."""
+    images, channels, height, width = x.shape
+    fitting = fitting_paths(channels)
+    if not fitting:
+        return choices.PYTORCH
+    kind = "running" if running is not None else "batch"
+    operation = f"BatchNorm{' ReLU' if relu else ''}, {kind} statistics" + (", and backward" if gradient else "")
+    if setting() in PATHS:
+        if (layers := _layers.get()) is not None:
+            layers.add(choices.Shape(operation, 0, channels, channels, height, width))
+        return fitting[0]
+    count = choices.sampled(images, channels, height, width)
+
+    def candidates() -> dict[str, Callable[[], object]]:
+        few = x.detach()[:count]
+        upstream = torch.ones_like(few)
+
+        def run(path: str) -> None:
+            y, statistics = batch_norm_relu(few, weight, bias, eps, path, running, relu=relu)
+            if gradient:
+                fixed = running is not None
+                batch_norm_relu_backward(upstream, few, statistics, path, running=fixed, out=y, relu=relu)
+
+        def plain() -> None:
+            mean, variance = running or (None, None)
+            y, mean, inverse = torch.native_batch_norm(few, weight, bias, mean, variance, not running, 0.0, eps)
+            if relu:
+                y.relu_()
+            if gradient:
+                if running:
+                    mean, inverse = running[0], (running[1] + eps).rsqrt()
+                plain_backward(upstream, few, weight, bias, mean, inverse, running, eps, relu=relu)
+
+        runs: dict[str, Callable[[], object]] = {path: functools.partial(run, path) for path in fitting}
+        return {**runs, choices.PYTORCH: plain}
+
+    return choices.fastest(choices.Shape(operation, count, channels, channels, height, width), candidates)
+
+
+def plain_backward(
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    inverse: Tensor,
+    running: tuple[Tensor, Tensor] | None,
+    eps: float,
+    requested: tuple[bool, bool, bool] = (True, True, True),
+    *,
+    relu: bool = True,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients of ``x``, weight and bias of ``relu(batch_norm(x))`` by PyTorch, from BatchNorm's input."""
+    if relu:
+        scale = weight * inverse
+        shift = torch.addcmul(bias, mean, scale, value=-1)
+        shape = [-1 if axis == 1 else 1 for axis in range(x.dim())]
+        before = torch.addcmul(shift.view(shape), x, scale.view(shape))
+        gradient = torch.ops.aten.threshold_backward.grad_input(gradient, before, 0, grad_input=before)
+    statistics = (*running, None, None) if running else (None, None, mean, inverse)
+    gradients: tuple[Tensor | None, Tensor | None, Tensor | None] = torch.ops.aten.native_batch_norm_backward(
+        gradient, x, weight, *statistics, not running, eps, requested
+    )
+    return gradients
+
+
 def batch_norm_relu(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, running: tuple[Tensor, Tensor] | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    path: str,
+    running: tuple[Tensor, Tensor] | None = None,
+    *,
+    relu: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Return ``relu(batch_norm(x))`` and its statistics, which :func:`batch_norm_relu_backward` needs.
 
-    ``running``: mean and variance to use instead of the batch's. The statistics have four rows of one value per
-    channel: mean, inverse standard deviation, scale and shift.
+    Without ``relu``, ``batch_norm(x)``. ``running``: mean and variance to use instead of the batch's. The statistics
+    have four rows of one value per channel: mean, inverse standard deviation, scale and shift.
     """
     y, statistics = torch.empty_like(x), x.new_empty(4, x.shape[1])
     if running is not None:
         statistics[0] = running[0]
         statistics[1] = (running[1] + eps).rsqrt()
-    sizes = (x.numel() // x.shape[1], x.shape[1], running is not None)
-    _call("cretta_batch_norm_relu", x, weight, bias, eps, y, statistics, *sizes)
+    sizes = (x.numel() // x.shape[1], x.shape[1], running is not None, relu)
+    _call("cretta_batch_norm_relu", PATHS[path], x, weight, bias, eps, y, statistics, *sizes)
     if (errors := _errors.get()) is not None:
         mean, variance = running or (None, None)
         plain = F.batch_norm(x, mean, variance, weight, bias, running is None, 0.0, eps)
-        _add_error(errors, y, plain.relu_())
+        _add_error(errors, y, plain.relu_() if relu else plain)
     return y, statistics
 
 
 def batch_norm_relu_backward(
-    gradient: Tensor, x: Tensor, statistics: Tensor, *, running: bool, out: Tensor | None = None
+    gradient: Tensor,
+    x: Tensor,
+    statistics: Tensor,
+    path: str,
+    *,
+    running: bool,
+    out: Tensor | None = None,
+    relu: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of weight and bias; write the gradient of ``x`` to ``out``, which may be ``gradient``.
 
@@ -296,23 +553,27 @@ def batch_norm_relu_backward(
     """
     of_parameters = x.new_empty(2, x.shape[1])
     gradient = gradient.contiguous(memory_format=torch.channels_last)
-    sizes = (x.numel() // x.shape[1], x.shape[1], running)
+    sizes = (x.numel() // x.shape[1], x.shape[1], running, relu)
     errors = _errors.get()
     # Before the kernel runs, which may overwrite the gradient.
-    references = _plain_gradients(gradient, x, statistics, running=running) if errors is not None else []
-    _call("cretta_batch_norm_relu_backward", x, gradient, statistics, out, of_parameters, *sizes)
+    compare = errors is not None
+    references = _plain_gradients(gradient, x, statistics, running=running, relu=relu) if compare else []
+    _call("cretta_batch_norm_relu_backward", PATHS[path], x, gradient, statistics, out, of_parameters, *sizes)
     for result, (reference, size) in zip((*of_parameters, out), references, strict=False):
         if errors is not None and result is not None:
             _add_error(errors, result, reference, size)
     return of_parameters[0], of_parameters[1]
 
 
-def _plain_gradients(gradient: Tensor, x: Tensor, statistics: Tensor, *, running: bool) -> list[tuple[Tensor, Tensor]]:
+def _plain_gradients(
+    gradient: Tensor, x: Tensor, statistics: Tensor, *, running: bool, relu: bool
+) -> list[tuple[Tensor, Tensor]]:
     """Return the gradients of weight, bias and ``x`` by PyTorch, and the norm of the terms that they are sums of."""
     mean, inverse, scale, shift = statistics
     # In float64 the sign of the ReLU's input is exact, as it is in the kernel, which rounds once.
     before = torch.addcmul(shift.double().view(-1, 1, 1), x.double(), scale.double().view(-1, 1, 1))
-    gradient = torch.where(before > 0, gradient, 0.0)
+    if relu:
+        gradient = torch.where(before > 0, gradient, 0.0)
     known = (mean, inverse.pow(-2), None, None) if running else (None, None, mean, inverse)
     of_input, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
         gradient, x, scale / inverse, *known, not running, 0.0, (True, True, True)

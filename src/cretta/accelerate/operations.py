@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from cretta.accelerate import kernels
+from cretta.accelerate.choices import PYTORCH, SAMPLE, Choice, choices
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
@@ -25,39 +26,87 @@ RANKS: dict[type[nn.Module], tuple[int, ...]] = {nn.BatchNorm1d: (2, 3), nn.Batc
 
 def convolve(layer: Convolution, x: Tensor) -> Tensor:
     """Return ``layer(x)``."""
-    weight, bias = layer.weight, layer.bias
-    fast = kernels.can_convolve(layer, x)
+    weight, bias = kernels.weights(layer)
+    fits = kernels.can_convolve(layer, x)
     # A network that adapts all its weights, in eval mode, keeps PyTorch's numbers.
-    plain = weight.requires_grad and not (fast and layer.training)
+    plain = weight.requires_grad and not (fits and layer.training)
     if plain or (bias is not None and bias.requires_grad) or x.dim() != weight.dim():
         out: Tensor = layer(x)
     elif torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        out = _Convolution.apply(x, weight, layer)  # type: ignore[no-untyped-call]  # by PyTorch
+        out = _Convolution.apply(x, weight, layer, kernels.setting() if fits else None)  # type: ignore[no-untyped-call]  # by PyTorch
     else:
-        out = kernels.convolve(x, weight, bias) if fast else layer(x)
+        out = _convolve_by(kernels.setting(), layer, x, large=True) if fits else layer(x)
+    return out
+
+
+def _convolve_by(setting: str, layer: Convolution, x: Tensor, *, large: bool = False) -> Tensor:
+    """Return ``layer(x)`` by a kernel or by PyTorch, whichever the setting or the timing chooses."""
+    weight, bias = kernels.weights(layer)
+    kernel = kernels.convolution_kernel(x, weight, bias, setting, large=large)
+    out: Tensor = layer(x) if kernel == PYTORCH else kernels.convolve(x, weight, bias, kernel)
     return out
 
 
 def batch_norm_relu(layer: BatchNorm, x: Tensor) -> Tensor:
     """Return ``relu(layer(x))``; in training mode, update the running statistics as the layer does."""
-    fast = kernels.can_batch_norm_relu(x, layer.weight, layer.bias)
+    path = _batch_norm_path(layer, x)
+    fast = path != PYTORCH
     # The layer itself raises for wrong shapes and for batches that are too small to have statistics.
     if not _accepts(layer, x) or (layer.training and not fast):
         return F.relu_(layer(x))
     if torch.is_grad_enabled():
-        out: Tensor = _BatchNormRelu.apply(x, layer.weight, layer.bias, layer, fast)  # type: ignore[no-untyped-call]  # by PyTorch
+        out: Tensor = _BatchNormRelu.apply(x, *kernels.weights(layer), layer, path, True)  # type: ignore[no-untyped-call]  # by PyTorch
         return out
-    return _batch_norm_relu_by_kernels(layer, x)[0] if fast else F.relu_(layer(x))
+    return _batch_norm_relu_by_kernels(layer, x, path)[0] if fast else F.relu_(layer(x))
+
+
+def batch_norm(layer: BatchNorm, x: Tensor) -> Tensor:
+    """Return ``layer(x)``; in training mode, update the running statistics as the layer does."""
+    path = _batch_norm_path(layer, x, relu=False)
+    if path == PYTORCH:
+        plain: Tensor = layer(x)
+        return plain
+    if torch.is_grad_enabled():
+        out: Tensor = _BatchNormRelu.apply(x, *kernels.weights(layer), layer, path, False)  # type: ignore[no-untyped-call]  # by PyTorch
+        return out
+    return _batch_norm_relu_by_kernels(layer, x, path, relu=False)[0]
+
+
+def _batch_norm_path(layer: BatchNorm, x: Tensor, *, relu: bool = True) -> str:
+    weight, bias = kernels.weights(layer)
+    if not kernels.can_batch_norm_relu(x, weight, bias) or not _accepts(layer, x):
+        return PYTORCH
+    if layer.training:  # a training times entire steps and chooses for all layers
+        return next(iter(kernels.fitting_paths(x.shape[1])), PYTORCH)
+    running, gradient = _running_statistics(layer), torch.is_grad_enabled()
+    return kernels.batch_norm_path(x, weight, bias, layer.eps, running, relu=relu, gradient=gradient)
 
 
 def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> Tensor:
     """Return ``layer(relu(norm(x)))``."""
-    fast = kernels.can_convolve(layer, x) and kernels.can_batch_norm_relu(x, norm.weight, norm.bias)
-    frozen = fast and not any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
-    if frozen and torch.is_grad_enabled() and _accepts(norm, x):
-        out: Tensor = _BatchNormReluConvolution.apply(x, norm.weight, norm.bias, norm, layer)  # type: ignore[no-untyped-call]  # by PyTorch
-        return out
+    if torch.is_grad_enabled() and kernels.can_convolve(layer, x):
+        frozen = not any(parameter is not None and parameter.requires_grad for parameter in kernels.weights(layer))
+        path = _batch_norm_path(norm, x) if frozen else PYTORCH
+        if path != PYTORCH:
+            out: Tensor = _BatchNormReluConvolution.apply(x, *kernels.weights(norm), norm, layer, path)  # type: ignore[no-untyped-call]  # by PyTorch
+            return out
     return convolve(layer, batch_norm_relu(norm, x))
+
+
+def typical_choices() -> tuple[Choice, ...]:
+    """Return what is chosen for layers of WRN-40-2, timed now unless it was before; none if nothing is timed."""
+    typical = set()
+    for channels, side in ((32, 32), (64, 16), (128, 8)):
+        layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).requires_grad_(False)
+        norm = nn.BatchNorm2d(channels, track_running_stats=False).eval()
+        x = torch.rand(SAMPLE // (channels * side * side), channels, side, side)
+        x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+        with torch.enable_grad():
+            batch_norm_relu_convolve(norm, layer, x).sum().backward()
+        with torch.no_grad():
+            convolve(layer, x)
+        typical.add((channels, side))
+    return tuple(choice for choice in choices() if (choice.shape.inputs, choice.shape.height) in typical)
 
 
 def add_in_place(writable: Tensor, other: Tensor) -> Tensor:
@@ -76,14 +125,18 @@ def _accepts(layer: BatchNorm, x: Tensor) -> bool:
 
 def _running_statistics(layer: BatchNorm) -> tuple[Tensor, Tensor] | None:
     """Return the running mean and variance, if the layer normalizes with them."""
-    mean, variance = layer.running_mean, layer.running_var
+    buffers = layer._buffers  # faster than attributes
+    mean, variance = buffers.get("running_mean"), buffers.get("running_var")
     return None if layer.training or mean is None or variance is None else (mean, variance)
 
 
-def _batch_norm_relu_by_kernels(layer: BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:
-    out, statistics = kernels.batch_norm_relu(x, layer.weight, layer.bias, layer.eps, _running_statistics(layer))
+def _batch_norm_relu_by_kernels(layer: BatchNorm, x: Tensor, path: str, *, relu: bool = True) -> tuple[Tensor, Tensor]:
+    running = _running_statistics(layer)
+    out, statistics = kernels.batch_norm_relu(x, *kernels.weights(layer), layer.eps, path, running, relu=relu)
+    if not layer.training:
+        return out, statistics
     mean, variance, momentum = layer.running_mean, layer.running_var, layer.momentum
-    if layer.training and mean is not None and variance is not None and momentum is not None:
+    if mean is not None and variance is not None and momentum is not None:
         count = x.numel() // x.shape[1]
         with torch.no_grad():
             mean.lerp_(statistics[0], momentum)
@@ -94,43 +147,54 @@ def _batch_norm_relu_by_kernels(layer: BatchNorm, x: Tensor) -> tuple[Tensor, Te
 
 
 class _Convolution(torch.autograd.Function):
-    """A convolution that saves its input only if its weight learns, by the kernels."""
+    """A convolution that saves its input only if its weight learns; by PyTorch if ``setting`` is None."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, layer: Convolution) -> Tensor:
-        ctx.layer, ctx.shape, ctx.kernels = layer, x.shape, kernels.can_convolve(layer, x)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, layer: Convolution, setting: str | None) -> Tensor:
+        ctx.layer, ctx.shape, ctx.setting = layer, x.shape, setting
         ctx.layout = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
         # Autograd raises if a saved tensor is modified before the backward pass.
         ctx.save_for_backward(weight, x if weight.requires_grad else None)
-        out: Tensor = kernels.convolve(x, weight, layer.bias) if ctx.kernels else layer(x)
+        out: Tensor = _convolve_by(setting, layer, x) if setting else layer(x)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         (weight, x), layer = ctx.saved_tensors, ctx.layer
-        if ctx.kernels:
+        if ctx.setting:
+            of_input = _convolution_gradient(gradient, weight, ctx.setting) if ctx.needs_input_grad[0] else None
+            if not ctx.needs_input_grad[1]:
+                return of_input, None, None, None
             gradient = gradient.contiguous(memory_format=torch.channels_last)
-            of_input = kernels.convolve(gradient, weight, backward=True) if ctx.needs_input_grad[0] else None
-            return of_input, kernels.weight_gradient(x, gradient) if ctx.needs_input_grad[1] else None, None
+            return of_input, kernels.weight_gradient(x, gradient, kernels.paths(ctx.setting)[0]), None, None
         # Only shape and layout of the input matter. On the CPU, memory that is never touched is never allocated.
         shell = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout)
         no_padding = [0] * len(layer.stride)
         geometry = (layer.stride, layer.padding, layer.dilation, False, no_padding, layer.groups)
         outputs = (True, False, False)
         gradients = torch.ops.aten.convolution_backward(gradient, shell, weight, None, *geometry, outputs)
-        return gradients[0], None, None
+        return gradients[0], None, None, None
+
+
+def _convolution_gradient(gradient: Tensor, weight: Tensor, setting: str) -> Tensor:
+    """Return the gradient of a convolution's input by a kernel or by PyTorch."""
+    gradient = gradient.contiguous(memory_format=torch.channels_last)
+    kernel = kernels.convolution_kernel(gradient, weight, None, setting, backward=True)
+    if kernel == PYTORCH:
+        return kernels.plain_convolution(gradient, weight, backward=True)
+    return kernels.convolve(gradient, weight, None, kernel, backward=True)
 
 
 class _BatchNormRelu(torch.autograd.Function):
-    """ReLU after BatchNorm; saves BatchNorm's input only."""
+    """BatchNorm and, if ``relu``, the ReLU after it, by a path or by PyTorch; saves BatchNorm's input only."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: BatchNorm, fast: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: BatchNorm, path: str, relu: bool) -> Tensor:
         running = _running_statistics(layer)
-        ctx.kernels, ctx.eps, ctx.running = fast, layer.eps, running
-        if fast:
-            out, statistics = _batch_norm_relu_by_kernels(layer, x)
+        ctx.path, ctx.eps, ctx.running, ctx.relu = path, layer.eps, running, relu
+        if path != PYTORCH:
+            out, statistics = _batch_norm_relu_by_kernels(layer, x, path, relu=relu)
             ctx.save_for_backward(x, statistics)
             return out
         mean, variance = running or (None, None)
@@ -142,44 +206,42 @@ class _BatchNormRelu(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        if ctx.kernels:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+        if ctx.path != PYTORCH:
             x, statistics = ctx.saved_tensors
             out = torch.empty_like(x) if ctx.needs_input_grad[0] else None
             running = ctx.running is not None
-            return out, *kernels.batch_norm_relu_backward(gradient, x, statistics, running=running, out=out), None, None
-        x, weight, bias, mean, inverse = ctx.saved_tensors
-        scale = weight * inverse
-        shift = torch.addcmul(bias, mean, scale, value=-1)
-        shape = [-1 if axis == 1 else 1 for axis in range(x.dim())]
-        before = torch.addcmul(shift.view(shape), x, scale.view(shape))
-        gradient = torch.ops.aten.threshold_backward.grad_input(gradient, before, 0, grad_input=before)
-        statistics = (*ctx.running, None, None) if ctx.running else (None, None, mean, inverse)
-        gradients = torch.ops.aten.native_batch_norm_backward(
-            gradient, x, weight, *statistics, not ctx.running, ctx.eps, tuple(ctx.needs_input_grad[:3])
-        )
-        return gradients[0], gradients[1], gradients[2], None, None
+            of_parameters = kernels.batch_norm_relu_backward(
+                gradient, x, statistics, ctx.path, running=running, out=out, relu=ctx.relu
+            )
+            return out, *of_parameters, None, None, None
+        requested = tuple(ctx.needs_input_grad[:3])
+        gradients = kernels.plain_backward(gradient, *ctx.saved_tensors, ctx.running, ctx.eps, requested)
+        return gradients[0], gradients[1], gradients[2], None, None, None
 
 
 class _BatchNormReluConvolution(torch.autograd.Function):
-    """BatchNorm, ReLU and a frozen convolution by the kernels; in the backward pass two gradients share memory."""
+    """BatchNorm and ReLU by the kernels, and a frozen convolution; in the backward pass two gradients share memory."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, layer: Convolution) -> Tensor:
-        ctx.running = _running_statistics(norm) is not None
-        activation, statistics = _batch_norm_relu_by_kernels(norm, x)
-        ctx.save_for_backward(x, statistics, layer.weight)
-        return kernels.convolve(activation, layer.weight, layer.bias)
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, layer: Convolution, path: str
+    ) -> Tensor:
+        ctx.running, ctx.path, ctx.setting = _running_statistics(norm) is not None, path, kernels.setting()
+        activation, statistics = _batch_norm_relu_by_kernels(norm, x, path)
+        ctx.save_for_backward(x, statistics, kernels.weights(layer)[0])
+        return _convolve_by(ctx.setting, layer, activation)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None, None]:
         x, statistics, weight = ctx.saved_tensors
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
-        gradient = kernels.convolve(gradient, weight, backward=True)
+        gradient = _convolution_gradient(gradient, weight, ctx.setting).contiguous(memory_format=torch.channels_last)
         out = gradient if ctx.needs_input_grad[0] else None
-        of_parameters = kernels.batch_norm_relu_backward(gradient, x, statistics, running=ctx.running, out=out)
-        return out, *of_parameters, None, None
+        of_parameters = kernels.batch_norm_relu_backward(
+            gradient, x, statistics, ctx.path, running=ctx.running, out=out
+        )
+        return out, *of_parameters, None, None, None
 
 
 def _is_channels_last(x: Tensor) -> bool:

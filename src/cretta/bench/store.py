@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from cretta.accelerate import missing_kernels
+from cretta.accelerate import kernel_setting, missing_kernels, recorded_choices
 from cretta.bench.result import Result, rows_of, table_of
 from cretta.bench.run import Run
 from cretta.errors import StateError
@@ -131,7 +131,7 @@ def provenance(input_fingerprints: dict[str, str], device: torch.device) -> dict
             "processor": platform.machine(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "kernels": missing_kernels() is None,
+            "kernels": {"setting": kernel_setting(), "unused": missing_kernels(), "choices": recorded_choices()},
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         },
     }

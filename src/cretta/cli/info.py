@@ -10,9 +10,11 @@ from cretta.cli.console import print_table
 
 @app.command()
 def info() -> None:
-    """Show versions, devices and shipped models, and whether the custom CPU kernels are used.
+    """Show versions, devices and shipped models, and which custom CPU kernels are used.
 
-    Add the output to a report of a problem. For one model, `model.backend` says what runs it, and why.
+    For some typical layers it times the kernels and PyTorch's operations and shows which is chosen; CRETTA_KERNELS=avx2
+    (or avx512, off) in the environment uses one of them without timing. Add the output to a report of a problem. For
+    one model, `model.backend` says what runs it, and why; `model.backend.choices` has the times of its layers.
 
         cretta info
     """
@@ -27,16 +29,17 @@ def _facts() -> Iterator[tuple[str, str]]:
     import torch
 
     from cretta import models
-    from cretta.accelerate import missing_kernels
+    from cretta.accelerate import describe_kernels, kernel_setting, typical_choices
 
-    missing = missing_kernels()
     yield "cretta", version("cretta")
     yield "torch", torch.__version__
     yield "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     yield "instructions", f"{torch.backends.cpu.get_cpu_capability()}, as PyTorch uses them"
     yield "threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     yield "devices", ", ".join(_devices())
-    yield "kernels", "in use" if missing is None else f"not in use: {missing}"
+    yield "kernels", f"{describe_kernels()} (CRETTA_KERNELS={kernel_setting()})"
+    for choice in typical_choices():
+        yield "", str(choice)
     yield "models", ", ".join(models.names())
 
 

@@ -1,0 +1,231 @@
+/* All kernels for one instruction set, which defines LANES, ROWS and the operations on vectors. */
+
+#define Vector NAME(Vector)
+#define VECTORS (COLUMNS / LANES)
+
+/* out[ROWS][COLUMNS] = a[ROWS][depth] b[depth][COLUMNS] */
+static inline void NAME(multiply)(const float *restrict a, ptrdiff_t depth, const float *restrict b,
+                                  float *restrict out) {
+    Vector sums[ROWS][VECTORS];
+    const float *group[ROWS / 3]; /* three rows have one base: a scaled index reaches them */
+    UNROLL for (int row = 0; row < ROWS; row++)
+        UNROLL for (int i = 0; i < VECTORS; i++) sums[row][i] = ALL(0);
+    UNROLL for (int i = 0; i < ROWS / 3; i++) group[i] = a + 3 * i * depth;
+    for (ptrdiff_t left = depth; left > 0; left--, b += COLUMNS) {
+        Vector right[VECTORS];
+        UNROLL for (int i = 0; i < VECTORS; i++) right[i] = LOAD(b + i * LANES);
+        UNROLL for (int row = 0; row < ROWS; row++) {
+            Vector one = ALL(group[row / 3][row % 3 * depth]);
+            UNROLL for (int i = 0; i < VECTORS; i++) sums[row][i] = FMA(one, right[i], sums[row][i]);
+        }
+        UNROLL for (int i = 0; i < ROWS / 3; i++) group[i]++;
+    }
+    UNROLL for (int row = 0; row < ROWS; row++)
+        UNROLL for (int i = 0; i < VECTORS; i++) STORE(out + row * COLUMNS + i * LANES, sums[row][i]);
+}
+
+#define TILE 4
+#define TILED(name) NAME(name##_4)
+#include "kernels_winograd.h"
+#undef TILE
+#undef TILED
+#define TILE 2
+#define TILED(name) NAME(name##_2)
+#include "kernels_winograd.h"
+
+/* Weight gradient, by F(2 x 2, 3 x 3). */
+
+/* z[TAPS][tiles][outputs] = A g A' of each tile; `step` is the distance between products. */
+static void NAME(transform_gradient)(const WeightGradient *job, long first, long count, const float *zeros, float *z,
+                                     ptrdiff_t step) {
+    const Convolution *of = &job->of;
+    for (long tile = 0; tile < count; tile++) {
+        Position position = position_of(of, first + tile, TILE);
+        const float *pixel[4];
+        for (int i = 0; i < 4; i++) {
+            long row = position.row + i / 2, column = position.column + i % 2;
+            int outside = row >= of->height || column >= of->width;
+            long index = (position.image * of->height + row) * of->width + column;
+            pixel[i] = outside ? zeros : job->gradient + index * of->outputs;
+        }
+        for (long channel = 0; channel < of->outputs; channel += LANES) {
+            float *out = z + tile * of->outputs + channel;
+            Vector g0 = LOAD(pixel[0] + channel), g1 = LOAD(pixel[1] + channel);
+            Vector g2 = LOAD(pixel[2] + channel), g3 = LOAD(pixel[3] + channel);
+            Vector left[4] = {g0, ADD(g0, g2), SUB(g0, g2), SUB(ALL(0), g2)};
+            Vector right[4] = {g1, ADD(g1, g3), SUB(g1, g3), SUB(ALL(0), g3)};
+            for (int i = 0; i < 4; i++, out += 4 * step) {
+                STORE(out, left[i]);
+                STORE(out + step, ADD(left[i], right[i]));
+                STORE(out + 2 * step, SUB(left[i], right[i]));
+                STORE(out + 3 * step, SUB(ALL(0), right[i]));
+            }
+        }
+    }
+}
+
+/* sums[INPUTS][COLUMNS] += v[tiles][INPUTS]' z[tiles][COLUMNS] */
+static inline void NAME(accumulate)(const float *restrict v, ptrdiff_t inputs, const float *restrict z,
+                                    ptrdiff_t outputs, long tiles, float *restrict sums) {
+    Vector total[INPUTS][VECTORS];
+    UNROLL for (int input = 0; input < INPUTS; input++)
+        UNROLL for (int i = 0; i < VECTORS; i++) total[input][i] = LOAD(sums + input * outputs + i * LANES);
+    for (long tile = 0; tile < tiles; tile++, v += inputs, z += outputs) {
+        Vector right[VECTORS];
+        UNROLL for (int i = 0; i < VECTORS; i++) right[i] = LOAD(z + i * LANES);
+        UNROLL for (int input = 0; input < INPUTS; input++) {
+            Vector one = ALL(v[input]);
+            UNROLL for (int i = 0; i < VECTORS; i++) total[input][i] = FMA(one, right[i], total[input][i]);
+        }
+    }
+    UNROLL for (int input = 0; input < INPUTS; input++)
+        UNROLL for (int i = 0; i < VECTORS; i++) STORE(sums + input * outputs + i * LANES, total[input][i]);
+}
+
+static void NAME(sum_weight_gradient)(void *argument) {
+    WeightGradient *job = argument;
+    const Convolution *of = &job->of;
+    long inputs = of->inputs, outputs = of->outputs, widest = inputs > outputs ? inputs : outputs;
+    ptrdiff_t v_step = of->block * inputs + 16, z_step = of->block * outputs + 16;
+    float *v = allocate(TAPS * v_step), *z = allocate(TAPS * z_step), *zeros = allocate(widest);
+    if (v && z && zeros) {
+        memset(zeros, 0, (size_t)widest * sizeof(float));
+        FOR_EACH(part, &job->of.queue) {
+            long blocks = (of->tiles + of->block - 1) / of->block;
+            float *sums = job->sums + part * TAPS * inputs * outputs;
+            memset(sums, 0, (size_t)(TAPS * inputs * outputs) * sizeof(float));
+            for (long block = part * blocks / PARTS; block < (part + 1) * blocks / PARTS; block++) {
+                long first = block * of->block, count = of->tiles - first;
+                if (count > of->block) count = of->block;
+                TILED(transform)(of, first, count, zeros, v, v_step);
+                NAME(transform_gradient)(job, first, count, zeros, z, z_step);
+                for (int i = 0; i < TAPS; i++)
+                    for (long input = 0; input < inputs; input += INPUTS)
+                        for (long output = 0; output < outputs; output += COLUMNS)
+                            NAME(accumulate)(v + i * v_step + input, inputs, z + i * z_step + output, outputs, count,
+                                             sums + (i * inputs + input) * outputs + output);
+            }
+        }
+    }
+    free(v), free(z), free(zeros);
+}
+
+#undef TILE
+#undef TILED
+
+/* BatchNorm, and ReLU if the floor is 0; without ReLU it is minus infinity. */
+
+/* Mean of each channel in each block, and the sum of squared deviations from it. */
+static void NAME(sum_squares_of_block)(void *argument) {
+    Norm *job = argument;
+    long channels = job->channels;
+    FOR_EACH(block, &job->queue) {
+        long pixels = pixels_of(job, block);
+        const float *x = job->x + block * job->block * channels;
+        double *sums = sums_of(job, block);
+        for (long channel = 0; channel < channels; channel += LANES) {
+            Vector even = ALL(0), odd = ALL(0), squares = ALL(0), others = ALL(0);
+            long i = 0;
+            for (; i + 1 < pixels; i += 2) {
+                even = ADD(even, LOAD(x + i * channels + channel));
+                odd = ADD(odd, LOAD(x + (i + 1) * channels + channel));
+            }
+            if (i < pixels) even = ADD(even, LOAD(x + i * channels + channel));
+            Vector mean = DIVIDE(ADD(even, odd), ALL((float)pixels));
+            for (i = 0; i + 1 < pixels; i += 2) {
+                Vector one = SUB(LOAD(x + i * channels + channel), mean);
+                Vector other = SUB(LOAD(x + (i + 1) * channels + channel), mean);
+                squares = FMA(one, one, squares);
+                others = FMA(other, other, others);
+            }
+            if (i < pixels) {
+                Vector one = SUB(LOAD(x + i * channels + channel), mean);
+                squares = FMA(one, one, squares);
+            }
+            NAME(store_as_double)(sums + channel, mean);
+            NAME(store_as_double)(sums + channels + channel, ADD(squares, others));
+        }
+    }
+}
+
+/* y = max(floor, x scale + shift) */
+static void NAME(scale_shift)(void *argument) {
+    Norm *job = argument;
+    long channels = job->channels;
+    const Vector floor = ALL(job->floor);
+    FOR_EACH(block, &job->queue) {
+        long from = block * job->block * channels, pixels = pixels_of(job, block);
+        for (long i = 0; i < pixels; i++, from += channels)
+            for (long channel = 0; channel < channels; channel += LANES) {
+                Vector x = FMA(LOAD(job->x + from + channel), LOAD(job->scale + channel), LOAD(job->shift + channel));
+                STORE(job->y + from + channel, MAX(floor, x));
+            }
+    }
+}
+
+/* Sums over each block of the gradient g after the ReLU, and of g (x - mean). */
+static void NAME(sum_gradients_of_block)(void *argument) {
+    Norm *job = argument;
+    long channels = job->channels;
+    const Vector floor = ALL(job->floor);
+    FOR_EACH(block, &job->queue) {
+        long from = block * job->block * channels, pixels = pixels_of(job, block);
+        double *sums = sums_of(job, block);
+        for (long channel = 0; channel < channels; channel += LANES) {
+            Vector mean = LOAD(job->mean + channel), scale = LOAD(job->scale + channel);
+            Vector shift = LOAD(job->shift + channel), sum = ALL(0), product = ALL(0);
+            const float *x = job->x + from + channel, *gradient = job->gradient + from + channel;
+            for (long i = 0; i < pixels; i++, x += channels, gradient += channels) {
+                Vector value = LOAD(x), g = NAME(where_above)(floor, FMA(value, scale, shift), LOAD(gradient));
+                sum = ADD(sum, g);
+                product = FMA(g, SUB(value, mean), product);
+            }
+            NAME(store_as_double)(sums + channel, sum);
+            NAME(store_as_double)(sums + channels + channel, product);
+        }
+    }
+}
+
+/* y = g scale + (x slope + offset), where g is the gradient after the ReLU; without the bracket if slope is NULL. */
+static void NAME(input_gradient_of_block)(void *argument) {
+    Norm *job = argument;
+    long channels = job->channels;
+    const Vector floor = ALL(job->floor);
+    FOR_EACH(block, &job->queue) {
+        long from = block * job->block * channels, pixels = pixels_of(job, block);
+        for (long i = 0; i < pixels; i++, from += channels)
+            for (long channel = 0; channel < channels; channel += LANES) {
+                Vector x = LOAD(job->x + from + channel), scale = LOAD(job->scale + channel);
+                Vector before = FMA(x, scale, LOAD(job->shift + channel));
+                Vector g = NAME(where_above)(floor, before, LOAD(job->gradient + from + channel));
+                Vector out = MULTIPLY(g, scale);
+                if (job->slope)
+                    out = FMA(g, scale, FMA(x, LOAD(job->slope + channel), LOAD(job->offset + channel)));
+                STORE(job->y + from + channel, out);
+            }
+    }
+}
+
+static const Path NAME(path) = {
+    NAME(run_convolution_2),
+    NAME(run_convolution_4),
+    NAME(sum_weight_gradient),
+    NAME(sum_squares_of_block),
+    NAME(scale_shift),
+    NAME(sum_gradients_of_block),
+    NAME(input_gradient_of_block),
+};
+
+#undef Vector
+#undef VECTORS
+#undef LANES
+#undef ROWS
+#undef LOAD
+#undef STORE
+#undef ADD
+#undef SUB
+#undef MULTIPLY
+#undef DIVIDE
+#undef FMA
+#undef ALL
+#undef MAX
