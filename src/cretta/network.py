@@ -214,7 +214,8 @@ class Network:
         return logits
 
     def _is_faster_in_half(self, network: Callable[..., Any], x: Tensor) -> bool:
-        if self._precision != "bfloat16_no_grad" or torch.is_grad_enabled():
+        # Timing is left to one process: where processes share statistics, each pass waits for the others.
+        if self._precision != "bfloat16_no_grad" or torch.is_grad_enabled() or self.statistics.synchronizes:
             return False
         role, self.statistics.role = self.statistics.role, "probe"  # timing must not change moving statistics
         try:

@@ -216,7 +216,8 @@ class _BatchNormRelu(torch.autograd.Function):
             )
             return out, *of_parameters, None, None, None
         requested = tuple(ctx.needs_input_grad[:3])
-        gradients = kernels.plain_backward(gradient, *ctx.saved_tensors, ctx.running, ctx.eps, requested)
+        x, weight, bias, mean, inverse = ctx.saved_tensors
+        gradients = kernels.plain_backward(gradient, x, weight, bias, mean, inverse, ctx.running, ctx.eps, requested)
         return gradients[0], gradients[1], gradients[2], None, None, None
 
 
