@@ -43,7 +43,7 @@ def about(machine: dict[str, Any]) -> str:
 def steps(folder: Path, step: dict[str, Any]) -> Iterator[str]:
     """Yield the tables of WRN-40-2 and the limits."""
     saved = load(folder, "step")
-    for part in ("limits", "methods", "tea"):
+    for part in ("limits", "methods", "textbook-tea", "tea"):
         content = saved.get(f"wrn {part}")
         if content:
             yield f"`--network wrn --part {part}`: {content['title']}. {about(content['machine'])}"

@@ -6,7 +6,9 @@ import copy
 import ctypes
 import gc
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -257,9 +259,9 @@ def test_the_default_device_does_not_matter(calls: list[str]) -> None:
 @needs_kernels
 def test_only_plain_tensors_are_accepted() -> None:
     with pytest.raises(RuntimeError, match="meta"):
-        kernels._address(torch.empty(3, device="meta"))
+        kernels._require_plain(torch.empty(3, device="meta"))
     with pytest.raises(RuntimeError, match="float64"):
-        kernels._address(torch.empty(3, dtype=torch.float64))
+        kernels._require_plain(torch.empty(3, dtype=torch.float64))
 
 
 OTHERS: dict[str, nn.Module] = {
@@ -315,6 +317,35 @@ def test_a_gradient_may_come_in_any_layout(calls: list[str]) -> None:
     (contiguous,) = torch.autograd.grad(operations.batch_norm_relu(norm, x), norm.weight, torch.ones(2, 16, 8, 8))
     assert torch.equal(even, contiguous)
     assert len(calls) == 8
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sixteen_lanes_give_the_numbers_of_eight(shape: tuple[int, ...]) -> None:
+    """Each lane computes the same sums in the same order, so that all bits are equal."""
+    images, inputs, outputs, height, width = shape
+    x, layer = drawn(images, inputs, height, width), layer_of(inputs, outputs)
+    for tile in ("", kernels.LARGE_TILES):
+        assert torch.equal(convolved(x, layer, "emulated" + tile), convolved(x, layer, "avx2" + tile))
+    eight, sixteen = (
+        kernels.batch_norm_relu(x, torch.ones(inputs), torch.zeros(inputs), 1e-5, path) for path in ("avx2", "emulated")
+    )
+    assert all(torch.equal(one, other) for one, other in zip(eight, sixteen, strict=True))
+
+
+@needs_kernels
+@pytest.mark.process
+def test_the_library_has_the_code_for_avx512() -> None:
+    """Checked without running it: each of its kernels multiplies and adds sixteen numbers at once."""
+    program = shutil.which("objdump")
+    if program is None:
+        pytest.skip("objdump is not installed")
+    done = subprocess.run([program, "-d", str(kernels.FILE)], capture_output=True, text=True, check=True)
+    functions = dict(re.findall(r"^[0-9a-f]+ <(\w+)>:\n(.*?)(?:\n\n|\Z)", done.stdout, flags=re.MULTILINE | re.DOTALL))
+    wide = {name for name, code in functions.items() if re.search(r"vfmadd\d+ps .*%zmm", code)}
+    assert {"multiply_avx512", "transform_4_avx512", "inverse_transform_4_avx512", "scale_shift_avx512"} <= wide
+    assert {"sum_squares_of_block_avx512", "sum_gradients_of_block_avx512", "input_gradient_of_block_avx512"} <= wide
+    assert all(name.endswith("_avx512") for name in wide)
 
 
 # BatchNorm and ReLU.

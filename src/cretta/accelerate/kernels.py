@@ -17,7 +17,7 @@ import os
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,8 @@ PARTS = 8
 PATHS = {"avx512": 1, "avx2": 0, "emulated": 2}
 """Number of each path in the library, the widest first."""
 LANES = {"avx512": 16, "avx2": 8, "emulated": 16}
+TENSORS = (Tensor, nn.Parameter)
+"""Types of tensors that are memory and nothing else."""
 LARGE_TILES = " 4x4"
 """After a path's name: F(4 × 4, 3 × 3) instead of F(2 × 2, 3 × 3)."""
 LARGEST_WEIGHT = 128 * 128
@@ -70,23 +72,26 @@ class Library:
 
     def call(self, name: str, *arguments: Tensor | float | None, label: str | None = None) -> None:
         """Run one kernel; tensors are passed as data pointers. Profilers show ``label``, or else the name."""
-        values = [_address(argument) if isinstance(argument, Tensor) else argument for argument in arguments]
+        # ctypes raises for a tensor of another type, which has no address to pass.
+        values = [value.data_ptr() if type(value) in TENSORS else value for value in arguments]  # type: ignore[union-attr]
+        run, threads = self._functions[name], torch.get_num_threads()
         # A private name of PyTorch: without it every call is recorded, which takes a few microseconds.
-        profiled = getattr(profiler, "_is_profiler_enabled", True)
-        with record_function(label or name) if profiled else nullcontext():
-            failed = self._functions[name](self._parallel, torch.get_num_threads(), *values)
+        if getattr(profiler, "_is_profiler_enabled", True):
+            with record_function(label or name):
+                failed = run(self._parallel, threads, *values)
+        else:
+            failed = run(self._parallel, threads, *values)
         if failed:
             raise MemoryError(f"not enough memory for {name}")
 
 
-def _address(x: Tensor) -> int:
+def _require_plain(x: Tensor) -> None:
     if not _is_plain(x):
         raise RuntimeError(f"expected a float32 tensor on the CPU, got {type(x).__name__} of {x.dtype} on {x.device}")
-    return x.data_ptr()
 
 
 def _is_plain(x: Tensor) -> bool:
-    return x.dtype is torch.float32 and x.is_cpu and type(x) in (Tensor, nn.Parameter)
+    return x.dtype is torch.float32 and x.is_cpu and type(x) in TENSORS
 
 
 def checksum() -> int:
@@ -239,8 +244,9 @@ def _can_read(x: Tensor, *vectors: Tensor | None) -> bool:
     """True if ``x`` is a non-empty channels-last float32 CPU tensor and all ``vectors`` are contiguous float32."""
     if x.dim() != 4 or not _is_plain(x) or not x.is_contiguous(memory_format=torch.channels_last) or x.numel() == 0:
         return False
-    if not all(vector is None or (_is_plain(vector) and vector.is_contiguous()) for vector in vectors):
-        return False
+    for vector in vectors:
+        if vector is not None and not (_is_plain(vector) and vector.is_contiguous()):
+            return False
     return bool(paths())
 
 
@@ -354,6 +360,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, *, bac
     products for four pixels of a channel instead of 36; or F(4 × 4, 3 × 3): 36 for sixteen pixels instead of 144. An
     infinite or NaN value makes all pixels NaN of the tiles that contain it or touch it.
     """
+    _require_plain(x)
     tile = 4 if kernel.endswith(LARGE_TILES) else 2
     path = PATHS[kernel.removesuffix(LARGE_TILES)]
     inputs, outputs = weight.shape[:2] if backward else (weight.shape[1], weight.shape[0])
@@ -428,6 +435,16 @@ def can_batch_norm_relu(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     return fits and _can_read(x, weight, bias)
 
 
+_NORMS = {
+    (relu, running, gradient): f"BatchNorm{' ReLU' * relu}, {'running' if running else 'batch'} statistics"
+    + ", and backward" * gradient
+    for relu in (False, True)
+    for running in (False, True)
+    for gradient in (False, True)
+}
+"""Names of the operations, by whether there is a ReLU, running statistics, and a gradient."""
+
+
 def fitting_paths(channels: int) -> tuple[str, ...]:
     """Return the paths in use whose vectors divide the channels."""
     return tuple(path for path in paths() if channels % LANES[path] == 0)
@@ -448,8 +465,7 @@ def batch_norm_path(
     fitting = fitting_paths(channels)
     if not fitting:
         return choices.PYTORCH
-    kind = "running" if running is not None else "batch"
-    operation = f"BatchNorm{' ReLU' if relu else ''}, {kind} statistics" + (", and backward" if gradient else "")
+    operation = _NORMS[relu, running is not None, gradient]
     if setting() in PATHS:
         if (layers := _layers.get()) is not None:
             layers.add(choices.Shape(operation, 0, channels, channels, height, width))
@@ -524,6 +540,7 @@ def batch_norm_relu(
     Without ``relu``, ``batch_norm(x)``. ``running``: mean and variance to use instead of the batch's. The statistics
     have four rows of one value per channel: mean, inverse standard deviation, scale and shift.
     """
+    _require_plain(x)
     y, statistics = torch.empty_like(x), x.new_empty(4, x.shape[1])
     if running is not None:
         statistics[0] = running[0]
@@ -551,6 +568,7 @@ def batch_norm_relu_backward(
 
     ``running``: the statistics were not the batch's and do not depend on ``x``.
     """
+    _require_plain(gradient)
     of_parameters = x.new_empty(2, x.shape[1])
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     sizes = (x.numel() // x.shape[1], x.shape[1], running, relu)
