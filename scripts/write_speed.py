@@ -11,7 +11,7 @@ import json
 import re
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def parts() -> dict[str, str]:
         step = runpy.run_path(str(ROOT / "benchmarks" / "step.py"))
     finally:
         sys.path.pop(0)
-    makers = {
+    makers: dict[str, Callable[[Path], Iterator[str]]] = {
         "steps": lambda folder: steps(folder, step),
         "paths": lambda folder: paths(folder, step),
         "fast": lambda folder: tables(folder, "fast"),
