@@ -70,7 +70,8 @@ def norm_steps(x: Tensor, norm: nn.BatchNorm2d, names: list[str]) -> dict[str, C
             out = operations.batch_norm_relu(norm, learns)
             torch.autograd.grad(out, (learns, norm.weight, norm.bias), upstream)
 
-    return {"PyTorch": partial(run, "off")} | {name: partial(run, name) for name in names}
+    runs: dict[str, Callable[[], object]] = {"PyTorch": partial(run, "off")}
+    return runs | {name: partial(run, name) for name in names}
 
 
 def main() -> None:
