@@ -1,5 +1,7 @@
 """An image classifier of Hugging Face. Needs `pip install 'cretta[hf]'`."""
 
+from typing import Any
+
 import torch
 from transformers import ViTConfig, ViTForImageClassification
 
@@ -17,5 +19,5 @@ for x in torch.rand(3, 4, 3, 32, 32):
     logits = model(pixel_values=x)  # a tensor, where the network itself returns an object with .logits
     print(tuple(logits.shape), "adapted" if model.last.adapted else model.last.reason)
 
-plain = model.export()  # a ViTForImageClassification again, with the adapted LayerNorms
+plain: Any = model.export()  # a ViTForImageClassification again, with the adapted LayerNorms
 plain.save_pretrained("adapted-vit")

@@ -2,8 +2,8 @@
 
     python scripts/check_wheels.py dist [--torch 2.13.0] [--environment FOLDER]
 
-What a stranger does first: the version, the demo, the list of the paper's items, predictions for a folder, and, if it is
-there, the service. With --environment an environment that has its dependencies already is used again.
+What a stranger does first: the version, the demo, the list of the paper's items, predictions for a
+folder. With --environment an environment that has its dependencies already is used again.
 """
 
 from __future__ import annotations
@@ -23,18 +23,6 @@ test = cretta.data.embedded("test")
 for number in range(12):
     Image.fromarray(test.images[number]).save(f"photos/{number}.png")
 assert "site-packages" in cretta.__file__, cretta.__file__
-"""
-SERVICE = """
-import json, sys, urllib.request
-for attempt in range(600):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/health", timeout=60) as answer:
-            print(answer.read().decode()[:200])
-            break
-    except OSError:
-        __import__("time").sleep(0.5)
-else:
-    sys.exit("the service did not answer")
 """
 
 

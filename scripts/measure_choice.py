@@ -35,9 +35,13 @@ BASE = Run(
 
 
 def _runs(
-    names: Sequence[str], base: Run = BASE, shifts: Sequence[str] = SHIFTS, stream: str = "continual", **options: Scalar
+    names: Sequence[str],
+    base: Run = BASE,
+    shifts: Sequence[str] = SHIFTS,
+    stream: str = "continual",
+    options: Mapping[str, Scalar] | None = None,
 ) -> list[Run]:
-    values: dict[str, Sequence[Mapping[str, Scalar]]] = {name: [options] for name in names}
+    values: dict[str, Sequence[Mapping[str, Scalar]]] = {name: [options or {}] for name in names}
     delta = 0.1 if stream == "dirichlet" else None
     return expand(base, benchmark("embedded"), shifts=shifts, stream=stream, delta=delta, options=values)
 
@@ -48,17 +52,18 @@ def plan() -> Iterator[tuple[str, str, list[Run]]]:
     learners = ("bn_adapt", "tent", "cretta")
     yield "no shift", "", _runs(FEW, shifts=["clean"])
     yield "shift after shift", "", _runs([name for name in methods.names() if name != "tea"])  # 23 passes per batch
+    options: dict[str, Scalar]
     for statistics in ("", "mixture", "running"):
         names = learners if statistics == "mixture" else ("tent", "cretta") if statistics else FEW
         options = {"statistics": statistics} if statistics else {}
         yield (
             "class after class",
             _words(options),
-            _runs(names, shifts=["fog", "glass_blur"], stream="dirichlet", **options),
+            _runs(names, shifts=["fog", "glass_blur"], stream="dirichlet", options=options),
         )
     for options in ({}, {"statistics": "moving"}):
         names = learners if options else FEW
-        yield "single images", _words(options), _runs(names, one, ["gaussian_noise", "fog"], **options)
+        yield "single images", _words(options), _runs(names, one, ["gaussian_noise", "fog"], options=options)
     yield "other buffers", "1 000 of its training images", _runs(["cretta"])
     for words, buffer in (
         ("100 of its training images", Buffer(size=100)),
@@ -66,7 +71,7 @@ def plan() -> Iterator[tuple[str, str, list[Run]]]:
         ("1 000 of CIFAR-100", Buffer(data="cifar100", size=1000)),
     ):
         yield "other buffers", words, _runs(["cretta"], dataclasses.replace(BASE, buffer=buffer))
-    yield "other buffers", "none: the target images of low energy", _runs(["cretta"], source="target")
+    yield "other buffers", "none: the target images of low energy", _runs(["cretta"], options={"source": "target"})
 
 
 def _words(options: Mapping[str, Scalar]) -> str:

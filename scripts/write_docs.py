@@ -35,7 +35,7 @@ def choice(situation: str) -> str:
     accuracy, error, gap = "accuracy %", "ECE %", "confidence − accuracy %"
     best = {accuracy: max(float(row[accuracy]) for row in rows), error: min(float(row[error]) for row in rows)}
     first = "source images" if situation == "other buffers" else "method"
-    cells = [(first, accuracy, error, gap)]
+    cells: list[tuple[str, ...]] = [(first, accuracy, error, gap)]
     for row in sorted(rows, key=lambda row: (float(row[error]), -float(row[accuracy]))):
         name = row["setting"] if first != "method" else f"`{row['method']}`"
         if first == "method" and row["setting"]:

@@ -117,7 +117,7 @@ def test_workflows_have_no_known_weakness() -> None:
     program = Path(sys.executable).parent / "zizmor"
     if not program.is_file():
         pytest.skip("zizmor is not installed: pip install zizmor")
-    command = [program, "--offline", "--quiet", ROOT / ".github"]
+    command = [str(program), "--offline", "--quiet", str(ROOT / ".github")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

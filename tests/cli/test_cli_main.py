@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -220,3 +221,27 @@ def test_warnings_for_the_user_are_notes_without_source_code() -> None:
 
 def test_a_dataset_is_shown_without_its_pixels() -> None:
     assert len(repr(embedded("test"))) < 300
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("cretta re", ["report", "reproduce"]), ("cretta data ma", ["make"]), ("cretta run --str", ["--stream"])],
+)
+def test_the_shell_completes_commands_and_options(words: str, expected: list[str]) -> None:
+    variables = {"_CRETTA_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    code = "import sys; sys.argv = ['cretta']; from cretta.cli import app; app(prog_name='cretta')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == expected
+
+
+@pytest.mark.process
+def test_completion_is_installed_for_the_users_shell(tmp_path: Path) -> None:
+    code = "from typer.completion import install; print(install(shell='bash', prog_name='cretta'))"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "HOME": str(tmp_path)}, check=True)
+    assert "_CRETTA_COMPLETE" in (tmp_path / ".bash_completions" / "cretta.sh").read_text()
+    assert {"--install-completion", "--show-completion"} <= {
+        option for parameter in get_command(app).params for option in parameter.opts
+    }

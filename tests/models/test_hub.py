@@ -140,6 +140,7 @@ def test_networks_go_to_hugging_face_folders_and_back(net: WideResNet | ResNet, 
     pytest.importorskip("huggingface_hub", reason="pip install huggingface_hub")
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
             nn.init.uniform_(module.running_mean)
     net.eval().save_pretrained(tmp_path)
     assert {"config.json", "model.safetensors"} <= {path.name for path in tmp_path.iterdir()}

@@ -111,7 +111,6 @@ class App(typer.Typer):
             help=help,
             cls=_Group,
             no_args_is_help=True,
-            add_completion=False,
             pretty_exceptions_enable=False,
             rich_markup_mode="markdown",
         )

@@ -102,7 +102,7 @@ def save_pretrained(net: Classifier, folder: str | Path, **options: Any) -> None
     config = {name: value.flatten().tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
     saved = copy.copy(net)
     saved.__class__ = _mixed(type(net))
-    saved.save_pretrained(folder, config=config, **options)  # type: ignore[operator]
+    saved.save_pretrained(folder, config=config, **options)
 
 
 def from_pretrained(kind: type[AnyClassifier], source: str | Path, **options: Any) -> AnyClassifier:
