@@ -18,7 +18,7 @@ from cretta.models.weights import card
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs"
 CHOICE = PAGES / "results" / "choice.csv"
-SITUATIONS = ("shift after shift", "class after class", "no shift")
+SITUATIONS = ("shift after shift", "class after class", "single images", "no shift", "other buffers")
 
 
 def table(rows: Sequence[Sequence[str]], right: int = 0) -> str:
@@ -29,19 +29,16 @@ def table(rows: Sequence[Sequence[str]], right: int = 0) -> str:
 
 
 def choice(situation: str) -> str:
-    """Return what was measured in a situation: the best accuracy and the lowest calibration error in bold."""
+    """Return what was measured in a situation, the most accurate first."""
     with CHOICE.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["situation"] == situation]
-    accuracy, error, gap = "accuracy %", "ECE %", "confidence − accuracy %"
-    best = {accuracy: max(float(row[accuracy]) for row in rows), error: min(float(row[error]) for row in rows)}
     first = "source images" if situation == "other buffers" else "method"
-    cells: list[tuple[str, ...]] = [(first, accuracy, error, gap)]
-    for row in sorted(rows, key=lambda row: (float(row[error]), -float(row[accuracy]))):
-        name = row["setting"] if first != "method" else f"`{row['method']}`"
-        if first == "method" and row["setting"]:
-            name += f", `{row['setting']}`"
-        marked = [f"**{row[key]}**" if float(row[key]) == value else row[key] for key, value in best.items()]
-        cells.append((name, *marked, row[gap].replace("-", "−")))
+    metrics = ("accuracy %", "ECE %", "confidence − accuracy %")
+    cells: list[tuple[str, ...]] = [(first, *metrics)]
+    for row in sorted(rows, key=lambda row: (-float(row[metrics[0]]), float(row[metrics[1]]))):
+        method = [f"`{row['method']}`", *([f"`{row['setting']}`"] if row["setting"] else [])]
+        name = ", ".join(method) if first == "method" else row["setting"]
+        cells.append((name, *(row[metric].replace("-", "−") for metric in metrics)))
     return table(cells, right=3)
 
 
