@@ -3,17 +3,19 @@
     python scripts/check_wheels.py dist [--torch 2.13.0] [--environment FOLDER]
 
 What a stranger does first: the version, the demo, the list of the paper's items, predictions for a
-folder. With --environment an environment that has its dependencies already is used again.
+folder, and the service. With --environment an environment that has its dependencies already is used again.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 IMAGES = """
@@ -26,21 +28,47 @@ assert "site-packages" in cretta.__file__, cretta.__file__
 """
 
 
+def outside() -> dict[str, str]:
+    """Return the environment variables without the repository."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+
 def run(*command: str | Path, folder: Path) -> str:
     """Run a command in a folder without the repository in its path; stop with its output if it fails."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
-        list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True, check=False
+        list(map(str, command)), cwd=folder, env=outside(), capture_output=True, text=True, check=False
     )
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
+def serve(cretta: Path, folder: Path) -> None:
+    """Start the service, send it an image, and stop it."""
+    command = [str(cretta), "serve", "--port", "0", "--log", "text"]
+    environment = {**outside(), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if address := re.search(r"http://[\d.:]+", line):
+                image = (folder / "photos" / "0.png").read_bytes()
+                request = urllib.request.Request(f"{address[0]}/predict", image, {"Content-Type": "image/png"})
+                with urllib.request.urlopen(request, timeout=600) as answer:
+                    print(f"            cretta serve: {answer.read(200).decode()}")
+                process.terminate()
+                process.stdout.read()
+                return
+    sys.exit(f"cretta serve ended without an address:\n{''.join(lines)}")
+
+
 def check(wheel: Path, programs: Path, folder: Path) -> None:
     """Install a wheel, and use it in an empty folder."""
     python, cretta = programs / "python", programs / "cretta"
-    run(python, "-m", "pip", "install", "--quiet", wheel, folder=folder)
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[serve]", folder=folder)
     run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel, folder=folder)
     (folder / "photos").mkdir()
     run(python, "-c", IMAGES, folder=folder)
@@ -59,6 +87,7 @@ def check(wheel: Path, programs: Path, folder: Path) -> None:
     rows = (folder / "photos.csv").read_text().splitlines()
     if len(rows) != 13:
         sys.exit(f"photos.csv: expected a heading and 12 rows, got {len(rows)} lines")
+    serve(cretta, folder)
 
 
 def main() -> None:
