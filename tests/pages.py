@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
-    *sorted(ROOT.glob("*.md")),
+    *sorted(set(ROOT.glob("*.md")) - {ROOT / "CHANGELOG.md"}),  # which names what is gone, too
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
