@@ -117,14 +117,14 @@ def main() -> None:
     for group in ("tuning", "test"):
         for kind in ("healthy", "failing"):
             chosen = [r for r in rows if r["key"].startswith(group) and r["kind"] == kind]
-            early = [r for r in chosen if r["first alarm"] and r["first alarm"] <= 10]
+            early = [r for r in chosen if (r.get("first alarm") or 11) <= 10]
             print(f"{group}: {len(early)} of {len(chosen)} {kind} runs have an alarm within 10 batches")
             for index, name in enumerate(SIGNALS):
                 values = [batch[index] for row in chosen for batch in row["signals"][1:]]
                 print(f"    {name}: {min(values, default=math.nan):.3f} to {max(values, default=math.nan):.3f}")
     for row in rows:
-        if row["planned"] != row["kind"] or (row["kind"] == "failing") != bool(row["first alarm"]):
-            print(f"{row['key']}: {row['kind']}, accuracy {row['accuracy']:.2f}, alarm {row['first alarm']}")
+        if row["planned"] != row["kind"] or (row["kind"] == "failing") != bool(row.get("first alarm")):
+            print(f"{row['key']}: {row['kind']}, accuracy {row['accuracy']:.2f}, alarm {row.get('first alarm')}")
 
 
 if __name__ == "__main__":
