@@ -1,4 +1,4 @@
-"""One adapting model per stream on Ray Serve, for example one per camera. Not run here: Ray is not installed.
+"""One adapting model per stream on Ray Serve, for example one per camera. Not run here.
 
     pip install 'cretta[serve]' 'ray[serve]'
     python examples/serve/ray_serve.py

@@ -51,3 +51,13 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         assert f"cannot listen on 127.0.0.1:{port}" in refused("--folder", tmp_path, "--port", port)
+
+
+def test_a_folder_of_another_model_is_an_error_with_a_message(tmp_path: Path) -> None:
+    import json
+
+    (tmp_path / "snapshot-00000001-batch-1-step-1.safetensors").write_bytes(b"")
+    (tmp_path / "settings.json").write_text(json.dumps({"settings": {"method": "eata"}}))
+    message = refused("--folder", tmp_path, "--port", 0)
+    assert 'method was "eata" and is "cretta"' in message
+    assert "choose another folder" in message

@@ -317,6 +317,7 @@ def test_a_writer_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
             second = asyncio.create_task(predict(client, pixels(1)[0]))
             await until(lambda: len(service_of(application).queue) == 1)
             assert not await asyncio.to_thread(service_of(application).stop)
+            assert not service_of(application).stop()  # the same answer again
             response = await second
             assert response.status_code == 503
             assert "stopped before it could answer" in response.json()["error"]

@@ -17,7 +17,7 @@ import numpy as np
 import PIL.Image
 
 from cretta.serve.observe import Observation
-from cretta.serve.requests import Item, Prediction
+from cretta.serve.requests import Image, Item, Prediction
 
 HISTORY = 500
 """Batches that the page shows."""
@@ -37,7 +37,7 @@ class Live:
     def __init__(self, recent: int) -> None:
         self.batches: deque[tuple[int, dict[str, Any]]] = deque(maxlen=HISTORY)
         self.events: deque[tuple[int, dict[str, Any]]] = deque(maxlen=EVENTS)
-        self.images: deque[tuple[int, Item, Prediction]] = deque(maxlen=recent)
+        self.images: deque[tuple[int, Image, Prediction]] = deque(maxlen=recent)
         self.number = 0
         """Counts what was added, so that a page knows what it has."""
         self.closed = asyncio.Event()
@@ -48,7 +48,7 @@ class Live:
         self.number += 1
         self.batches.append((self.number, _finite(dataclasses.asdict(seen))))
         for item, prediction in list(zip(items, predictions, strict=True))[-(self.images.maxlen or 0) :]:
-            self.images.append((self.number, item, prediction))
+            self.images.append((self.number, np.array(item.image), prediction))  # not the body that it is part of
         if seen.guard:
             self.event("guard", seen.guard, batch=seen.batch)
         self._notify()
@@ -80,7 +80,7 @@ class Live:
             while not self.closed.is_set():
                 changed.clear()
                 now = self.number
-                images = [_image(item, answer, labels) for number, item, answer in list(self.images) if number > sent]
+                images = [_image(image, answer, labels) for number, image, answer in list(self.images) if number > sent]
                 message = {
                     "state": state(),
                     "batches": [batch for number, batch in list(self.batches) if number > sent],
@@ -105,8 +105,8 @@ def label(labels: Sequence[str], index: int) -> str:
     return labels[index] if index < len(labels) else str(index)
 
 
-def _image(item: Item, prediction: Prediction, labels: Sequence[str]) -> dict[str, Any]:
-    pixels = item.image if item.image.dtype == np.uint8 else np.rint(item.image * 255).astype(np.uint8)
+def _image(image: Image, prediction: Prediction, labels: Sequence[str]) -> dict[str, Any]:
+    pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
     picture = PIL.Image.fromarray(np.asarray(pixels))
     picture.thumbnail((SIDE, SIDE))
     content = io.BytesIO()

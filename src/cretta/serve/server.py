@@ -41,6 +41,11 @@ def bind(host: str, port: int) -> socket.socket:
 def serve(app: FastAPI, listener: socket.socket, started: Callable[[], None] = lambda: None) -> bool:
     """Serve until SIGTERM or SIGINT; return whether all accepted requests were answered and the state was saved."""
     service: Service = app.state.service
+    try:
+        service.start()  # here, its errors have a message; in the server, they would have a traceback
+    except BaseException:
+        listener.close()
+        raise
     _Server(configuration(app), service, started).run(sockets=[listener])
     return service.stop()
 

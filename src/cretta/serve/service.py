@@ -80,13 +80,17 @@ class Service:
         self._monitor: Monitor | None = None
         self._saved_step = 0
         self._started = False
+        self.clean: bool | None = None
+        """Whether the service ended with all requests answered and the state saved; None before."""
         self._pool = ThreadPoolExecutor(count_workers(None), thread_name_prefix="cretta-decode")
         self._stack = ExitStack()
 
     # Life.
 
     def start(self) -> None:
-        """Lock the folder, restore the newest good snapshot, and start the writer."""
+        """Lock the folder, restore the newest good snapshot, and start the writer, unless that was done before."""
+        if self._started:
+            return
         self._stack.enter_context(self.snapshots.opened(self.adapter))
         try:
             source, self.outputs = observe.probe(self.adapter, self.images.size)
@@ -113,9 +117,8 @@ class Service:
 
     def stop(self) -> bool:
         """Answer what was accepted, save a snapshot and end; return whether all was done within the time."""
-        if not self._started:
-            return True
-        self._started = False
+        if not self._started or self.clean is not None:
+            return self.clean is not False
         self.withdraw()
         self.queue.drain()
         saved: list[Snapshot | None] = []
@@ -123,10 +126,10 @@ class Service:
         done = self.writer.stop(self.settings.drain, lambda: saved.append(self._save("shutdown")))
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._stack.close()
-        clean = done and None not in saved
+        self.clean = done and None not in saved
         counts = {"accepted": self.queue.sequence, "batches": self.writer.batch, "step": self.writer.step}
-        logger.info("stopped", extra={"facts": {**counts, "clean": clean}})
-        return clean
+        logger.info("stopped", extra={"facts": {**counts, "clean": self.clean}})
+        return self.clean
 
     @property
     def alive(self) -> bool:
