@@ -41,7 +41,11 @@ def adapter(method: str = "cretta", **options: Any) -> cretta.Adapter[Any]:
     """An adapter of a small network on images of 8 x 8."""
     labels = torch.arange(20) % textbook.CLASSES
     buffer = cretta.SourceBuffer(pixels(20, seed=9), labels, augment="none")
-    chosen = {"predict": "before", "guard": "rollback"} if method not in ("source", "bn_adapt") else {}
+    chosen = (
+        {"predict": "before", "statistics": "running", "guard": "rollback"}
+        if method not in ("source", "bn_adapt")
+        else {}
+    )
     return cretta.adapt(textbook.small_net(), method, buffer=buffer, **{**chosen, **options})
 
 

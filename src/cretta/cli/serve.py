@@ -37,10 +37,16 @@ def serve(
     preset: str | None = option(None, "A named set of options: cifar100, …", ADAPTATION),
     option: list[str] | None = option(None, "An option of the method, key=value; can be repeated.", ADAPTATION),
     statistics: str | None = option(
-        None, "What BatchNorm normalizes with: batch, running, mixture or moving.", ADAPTATION, shown="the method's"
+        None,
+        "What BatchNorm normalizes with: batch, running, mixture, moving or auto.",
+        ADAPTATION,
+        shown="auto, which fits the size of the batch",
     ),
     guard: str | None = option(
-        None, "When adaptation does harm: warn, fallback, rollback, reset, or off.", ADAPTATION, shown="rollback"
+        None,
+        "When adaptation does harm: warn, fallback, rollback or reset; off for no guard.",
+        ADAPTATION,
+        shown="rollback",
     ),
     batch_size: int = option(64, "Images per batch, at most.", ADAPTATION, min=1),
     wait_ms: float = option(20.0, "Milliseconds that a batch waits to be filled.", ADAPTATION, min=0),
@@ -125,7 +131,7 @@ def serve(
             "set CRETTA_TOKEN."
         )
     chosen = parse.options(method, option or [], statistics=statistics, guard=None if guard == "off" else guard)
-    options = {"seed": seed, **service_options(method, chosen, guarded=guard != "off")}
+    options = {"seed": seed, **service_options(method, chosen, preset, guarded=guard != "off")}
     opened = parse.model(model, architecture, classes, mean, std, device)
     shipped = opened.kind == "shipped"
     adapter = parse.adapter(opened.net, method, buffer or (BUFFER if shipped else None), preset, options)

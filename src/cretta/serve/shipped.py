@@ -15,13 +15,22 @@ MODEL = "wrn-40-2-cifar10"
 BUFFER = "embedded"
 
 
-def service_options(method: str, options: dict[str, Any], *, guarded: bool = True) -> dict[str, Any]:
-    """Return the options of a method with the defaults of the service.
+def service_options(
+    method: str, options: dict[str, Any], preset: str | None = None, *, guarded: bool = True
+) -> dict[str, Any]:
+    """Return the options of a method with the defaults of the service, where neither options nor preset set them.
 
-    Answers do not wait for the update, and a guard is on, unless the method learns nothing.
+    Answers do not wait for the update; statistics fit the size of the batch; a guard is on, unless the method learns
+    nothing.
     """
-    learns = methods.get(method).facts.updates != "nothing"
-    return {"predict": "before"} | ({"guard": "rollback"} if learns and guarded else {}) | options
+    adapts = methods.get(method)
+    defaults = {"predict": "before"}
+    if adapts.facts.statistics == "batch":
+        defaults["statistics"] = "auto"
+    if adapts.facts.updates != "nothing" and guarded:
+        defaults["guard"] = "rollback"
+    chosen = adapts.preset_options(preset)
+    return {name: value for name, value in defaults.items() if name not in chosen} | options
 
 
 def shipped_adapter(method: str = "cretta", **options: Any) -> tuple[Adapter[Any], tuple[str, ...]]:
