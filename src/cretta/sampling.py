@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
-from cretta.data.dataset import ImageDataset
 from cretta.errors import OptionError
 from cretta.network import copy_sharing_parameters, logits_of
 
@@ -49,6 +48,8 @@ def read_labels(dataset: Dataset, progress: Progress | None = None) -> Array | N
 
 def read_images(dataset: Dataset, indices: Array, progress: Progress | None = None) -> Tensor:
     """Return the images at ``indices`` as one tensor (N, C, H, W)."""
+    from cretta.data.dataset import ImageDataset  # loads all readers of data, which an adapter does not need
+
     if isinstance(dataset, ImageDataset):
         return channels_first(dataset.read(indices))
     tensors = [_image(dataset[int(i)]) for i in _reported(indices.tolist(), "reading source images", progress)]

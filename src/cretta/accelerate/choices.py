@@ -19,7 +19,7 @@ SAMPLE = 2**18
 """Numbers in a timed batch, at most: a few milliseconds. Larger batches share the choice."""
 ROUNDS = 8
 """Times that each implementation runs, at most; the first is not counted, and the least of the others is."""
-SECONDS = 0.05
+SECONDS = 0.15
 """After this time, three rounds are enough."""
 MARGIN = 1.05
 """The first implementation is chosen that takes at most this times the least time, so that chance seldom decides."""
