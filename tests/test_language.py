@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import pages
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "cretta").rglob("*.py"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 
 NAMES = {
     "found": "matches, paths, result",
@@ -80,7 +82,7 @@ def banned_phrases(lines: Iterator[tuple[int, str]], name: object) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+@pytest.mark.parametrize("path", [*SOURCES, *EXAMPLES], ids=pages.name)
 def test_code_uses_the_words_of_the_glossary(path: Path) -> None:
     code = path.read_text()
     name = path.relative_to(ROOT)
@@ -93,7 +95,7 @@ def test_code_uses_the_words_of_the_glossary(path: Path) -> None:
     assert not errors, "\n".join(errors)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", pages.PAGES, ids=pages.name)
 def test_pages_use_the_words_of_the_glossary(path: Path) -> None:
     errors = banned_phrases(iter(enumerate(path.read_text().splitlines(), 1)), path.name)
     assert not errors, "\n".join(errors)
