@@ -71,7 +71,6 @@ def plan() -> Iterator[tuple[str, str, list[Run]]]:
         ("1 000 of CIFAR-100", Buffer(data="cifar100", size=1000)),
     ):
         yield "other buffers", words, _runs(["cretta"], dataclasses.replace(BASE, buffer=buffer))
-    yield "other buffers", "none: the target images of low energy", _runs(["cretta"], options={"source": "target"})
 
 
 def _words(options: Mapping[str, Scalar]) -> str:
