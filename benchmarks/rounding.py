@@ -59,7 +59,7 @@ def adapting(net: nn.Module, statistics: str) -> nn.Module:
     """Return a copy whose normalization layers learn, as in an adapter."""
     names = norm_parameter_names(net)
     module = copy_sharing_parameters(net, own=names)
-    NormStatistics(module, statistics, 0.1, StreamAverage())
+    NormStatistics(module, statistics, StreamAverage())
     for name in names:
         module.get_parameter(name).requires_grad_(True)
     return module

@@ -58,14 +58,14 @@ def main() -> None:
     backward = timer.wrap(operations._Convolution.backward, lambda *args: "convolutions")
     kernels.Library.call = by_name  # type: ignore[method-assign]
     nn.Conv2d._conv_forward = forward  # type: ignore[method-assign]
-    operations._Convolution.backward = staticmethod(backward)  # type: ignore[method-assign, assignment]
+    operations._Convolution.backward = staticmethod(backward)  # type: ignore[method-assign]
     torch.manual_seed(0)
     net = resnet20().eval()
     with results.printed("breakdown-small"):
         print(f"{'batch':>6}{'ms of processor':>17}{'convolutions':>14}{'BatchNorm kernels':>19}{'the rest':>10}")
         for size, steps in SIZES.items():
             x = images("test", size)
-            model = cretta.adapt(net, "tent", **({"statistics": "mixture"} if size == 1 else {}))
+            model = cretta.adapt(net, "tent", statistics="mixture" if size == 1 else None)
             for _ in range(3):
                 model(x)
             rows = []
