@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import warnings
@@ -122,6 +123,30 @@ def test_a_killed_rank_ends_the_others_and_the_saved_state_continues(tmp_path: P
     continued.restore(tmp_path / "state.safetensors")
     for number, x in enumerate(ranks.stream()[2:], 2):
         torch.testing.assert_close(continued(x), expected[number], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.slow
+def test_the_example_runs_as_documented(tmp_path: Path) -> None:
+    examples = Path(__file__).parent.parent / "examples"
+    program = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        examples / "several_processes.py",
+    ]
+    done = subprocess.run(
+        program, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    expected = re.fullmatch(r"2 processes: (\d+) of 60 correct\n", done.stdout)
+    assert expected is not None, done.stdout
+    assert int(expected[1]) > 30, "by chance it would be 6"
+    buffer = cretta.SourceBuffer.sample(cretta.data.embedded("train"), size=40)
+    alone = cretta.adapt(cretta.models.load("wrn-40-2-cifar10"), "cretta", buffer=buffer)
+    alone.restore(tmp_path / "several.safetensors")
+    assert int(alone.memory["cursor"]) == 60 % 40
 
 
 def test_join_says_how_to_start_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,3 +162,12 @@ def test_a_batch_passes_through_few_functions_and_the_page_lists_them() -> None:
     counts = [int(count) for count in re.findall(r"`: (\d+) functions", stacks)]
     assert len(counts) == 3
     assert max(counts) <= 12
+
+
+def test_the_tables_of_scaling_are_those_of_its_results() -> None:
+    scale = runpy.run_path(str(ROOT / "benchmarks" / "scale.py"))
+    page = (ROOT / "docs" / "scaling.md").read_text()
+    results = json.loads((ROOT / "benchmarks" / "results" / "scale.json").read_text())
+    assert scale["page"](page, results) == page
+    assert page.count("<!-- generated: ") == len(scale["tables"](results))
+    assert results["grid"]["identical"]

@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -153,7 +154,9 @@ def test_commands_run(page: Path, home: Path) -> None:
                 case ["curl", *_]:
                     assert "127.0.0.1:8000" in words[-1]
                 case ["cretta", *arguments] | ["python", "-m", "cretta", *arguments]:
-                    if "gentle" in arguments:  # needs the package of the example to be installed
+                    # These need the package of the example, a cluster, or Ray.
+                    ray = "ray" in arguments and ("--address" in arguments or not find_spec("ray"))
+                    if "gentle" in arguments or ray:
                         check_command(arguments)
                         continue
                     done = CliRunner().invoke(app, shortened(arguments))
@@ -164,6 +167,13 @@ def test_commands_run(page: Path, home: Path) -> None:
                     extra = re.fullmatch(r"cretta(?:\[(\w+)\])?", package)
                     assert extra is not None
                     assert extra[1] is None or extra[1] in extras
+                case ["ray", "start", *arguments]:
+                    assert set(arguments) & {"--head", "--address"}  # started by tests/bench/test_engines.py
+                case ["sbatch", script, *arguments]:
+                    assert (ROOT / script).is_file(), script
+                    check_command(arguments)
+                case ["torchrun", "--nproc-per-node", "2", script]:
+                    assert (ROOT / script).is_file(), script  # executed by tests/test_distributed.py
                 case ["python" | ".venv/bin/python", script, *_]:
                     assert (ROOT / script).is_file(), script
                 case _:

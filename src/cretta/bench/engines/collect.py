@@ -53,8 +53,8 @@ class Engine:
         self, runs: Sequence[Run], store: Store, context: RunContext, listener: Listener | None = None
     ) -> Iterator[tuple[Run, Result]]:
         """Do what :func:`cretta.bench.run_all` does, by these workers; the results are the same, bit for bit."""
-        torch.set_num_threads(self.threads)
         if self.name == "serial":
+            torch.set_num_threads(self.threads)
             yield from run_all(runs, store, context, listener)
             return
         listener = listener or Listener()

@@ -1,0 +1,321 @@
+"""What more workers, ranks and GPUs gain: measured here, and computed from that for ImageNet-C.
+
+    python benchmarks/scale.py grid      # 24 runs by one and two workers, local and Ray: about 6 minutes
+    python benchmarks/scale.py ranks     # adaptation by one and two ranks: about 4 minutes
+    python benchmarks/scale.py cost      # images per second of the methods on ImageNet's size: about 2 minutes
+    python benchmarks/scale.py lost      # how soon a rank notices that another was killed: seconds
+    python benchmarks/scale.py tables    # write the tables of docs/scaling.md from the results, measure nothing
+
+Every worker and rank has one thread. The results go to benchmarks/results/scale.json, under the name of the part.
+`grid` exits with status 1 if two workers do not reach 1.8 times the speed of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "scale.json"
+PAGE = ROOT / "docs" / "scaling.md"
+LEAST = 1.8
+"""Speed of two workers over that of one."""
+GPUS = (1, 8, 64)
+TERAFLOPS = 10.0
+"""What a GPU is assumed to sustain in these networks, in 10¹² operations per second; none was available."""
+METHODS = ("bn_adapt", "tent", "cretta")
+BATCHES = (32, 128)
+
+
+def grid() -> dict[str, Any]:
+    """Time 24 runs by each engine, and compare the stores."""
+    import dataclasses
+
+    from cretta.bench import Buffer, Domain, Run, RunContext, Store, engine, product
+    from cretta.data import CORRUPTIONS
+
+    base = Run(
+        data="embedded",
+        domains=(Domain("fog", 5),),
+        model="wrn-40-2-cifar10",
+        images=100,
+        batch_size=50,
+        buffer=Buffer(size=100),
+    )
+    runs = product(base, method=METHODS, domains=[(Domain(name, 5),) for name in CORRUPTIONS[:8]])
+    seconds: dict[str, float] = {}
+    contents = []
+    for name, workers in (("serial", None), ("local", 1), ("local", 2), ("ray", 1), ("ray", 2)):
+        with tempfile.TemporaryDirectory() as folder:
+            begun = time.perf_counter()
+            done = engine(name, workers=workers, threads=1).run_all(runs, Store(folder), RunContext())
+            results = {result.key: result for _, result in done}
+            label = name if workers is None else f"{name}, {workers} worker{'s' * (workers > 1)}"
+            seconds[label] = time.perf_counter() - begun
+            contents.append(
+                {
+                    key: dataclasses.replace(
+                        result, rows=tuple(dataclasses.replace(row, seconds=0.0) for row in result.rows)
+                    )
+                    for key, result in results.items()
+                }
+            )
+        print(f"{label}: {seconds[label]:.1f} s", flush=True)
+    if any(stored != contents[0] for stored in contents):
+        raise SystemExit("expected identical results of all engines, got different ones")
+    return {"runs": len(runs), "images": 100 * len(runs), "seconds": seconds, "identical": True}
+
+
+def fork_ranks(size: int, work: Callable[[Any, Path], None], folder: Path) -> list[int]:
+    """Fork ranks that call ``work``, and return their exit codes."""
+    import torch.distributed as dist
+
+    from cretta.distributed import join
+
+    processes = []
+    for rank in range(size):
+        process = os.fork()
+        if process == 0:
+            code = 1
+            try:
+                dist.init_process_group(
+                    "gloo", f"file://{folder}/group", rank=rank, world_size=size, timeout=timedelta(seconds=300)
+                )
+                work(join(), folder)
+                code = 0
+            except Exception as error:
+                (folder / f"error-{rank}").write_text(f"{time.time()}\n{type(error).__name__}: {error}")
+            finally:
+                os._exit(code)
+        processes.append(process)
+    return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+
+
+def ranks() -> dict[str, Any]:
+    """Time steps of one process, and of one and two ranks, for two sizes of the batch."""
+    import torch
+
+    import cretta
+
+    torch.set_num_threads(1)
+    net = cretta.models.load("wrn-40-2-cifar10")
+    images = torch.from_numpy(cretta.data.embedded("test").images).permute(0, 3, 1, 2) / 255
+    buffer = cretta.SourceBuffer(images[-128:], augment="none")
+
+    def seconds(method: str, x: Any, group: Any = None, **options: Any) -> float:
+        model = cretta.adapt(net, method, buffer=buffer, **options)
+        if group is not None:
+            model.distribute(group)
+            x = x[group.part(len(x))]
+        times = []
+        for number in range(5):
+            begun = time.perf_counter()
+            model(x)
+            if number > 1:
+                times.append(time.perf_counter() - begun)
+        return statistics.median(times)
+
+    rows = []
+    for method in ("tent", "cretta"):
+        for batch in BATCHES:
+            x = images[:batch]
+            row: dict[str, Any] = {"method": method, "batch": batch}
+            for size in (1, 2):
+                with tempfile.TemporaryDirectory() as name:
+
+                    def work(group: Any, folder: Path, method: str = method, x: Any = x) -> None:
+                        taken = seconds(method, x, group)
+                        if group.rank == 0:
+                            (folder / "seconds").write_text(str(taken))
+
+                    assert fork_ranks(size, work, Path(name)) == [0] * size
+                    row[f"{size} rank{'s' * (size > 1)}"] = float((Path(name) / "seconds").read_text())
+            row["alone"], row["alone, plain"] = seconds(method, x), seconds(method, x, fuse=False)
+            rows.append(row)
+            print(row, flush=True)
+    return {"steps": rows}
+
+
+def cost() -> dict[str, Any]:
+    """Time and count the methods of the ImageNet items on a ResNet-18 with random weights, images of 224 px."""
+    import torch
+
+    import cretta
+    from cretta import paper
+    from cretta.metrics import count_operations
+    from step import resnet18
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net, x = resnet18().eval(), torch.rand(8, 3, 224, 224)
+    buffer = cretta.SourceBuffer(torch.rand(16, 3, 224, 224), augment="none")
+    planned = {
+        run for item in paper.items().values() for run in item.plan(paper.scale("full")) if run.data == "imagenet"
+    }
+    rows = []
+    for method in sorted({run.method for run in planned}):
+        options = {"replay": 16} if method == "tea" else {}
+        model = cretta.adapt(net, method, buffer=buffer, **options)
+        operations, _ = count_operations(model, x[:4], scale_to=1)
+        model.reset()
+        times = []
+        for _ in range(2 if method == "tea" else 4):
+            begun = time.perf_counter()
+            model(x)
+            times.append(time.perf_counter() - begun)
+        rows.append(
+            {
+                "method": method,
+                "runs": sum(run.method == method for run in planned),
+                "gflops": operations / 1e9,
+                "images_per_second": len(x) / min(times),
+            }
+        )
+        print(rows[-1], flush=True)
+    return {"images": 50_000, "methods": rows}
+
+
+def lost() -> dict[str, Any]:
+    """Kill one of two ranks in the middle of a step, and time the error of the other."""
+    import torch
+
+    import cretta
+    from cretta.distributed import Group
+
+    torch.set_num_threads(1)
+    net = cretta.models.load("wrn-40-2-cifar10")
+    x = torch.from_numpy(cretta.data.embedded("test").images[:16]).permute(0, 3, 1, 2) / 255
+
+    def work(group: Group, folder: Path) -> None:
+        model = cretta.adapt(net, "tent").distribute(group)
+        model(x[group.part(16)])
+        if group.rank == 1:
+
+            def die(*_: object) -> None:
+                (folder / "killed").write_text(str(time.time()))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            group.average_gradients = die  # type: ignore[method-assign]  # in the middle of the step
+        model(x[group.part(16)])
+
+    with tempfile.TemporaryDirectory() as name:
+        codes = fork_ranks(2, work, Path(name))
+        noticed, message = (Path(name) / "error-0").read_text().split("\n", 1)
+        killed = float((Path(name) / "killed").read_text())
+    assert codes == [1, -signal.SIGKILL]
+    return {"seconds": float(noticed) - killed, "message": message}
+
+
+PARTS = {"grid": grid, "ranks": ranks, "cost": cost, "lost": lost}
+
+
+def table(headings: list[str], rows: Iterator[list[str]]) -> str:
+    """Return a table in Markdown, numbers to the right."""
+    lines = ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def speedup(results: dict[str, Any], engine: str) -> float:
+    """Return the speed of two workers over that of one."""
+    seconds = results["grid"]["seconds"]
+    return float(seconds[f"{engine}, 1 worker"] / seconds[f"{engine}, 2 workers"])
+
+
+def hours(results: dict[str, Any], gpus: int) -> float:
+    """Return the hours that the ImageNet runs take on ``gpus`` GPUs: longest runs first, each to the first free GPU."""
+    measured = results["cost"]
+    runs = [
+        measured["images"] * row["gflops"] / (1e3 * TERAFLOPS) / 3600
+        for row in measured["methods"]
+        for _ in range(row["runs"])
+    ]
+    free = [0.0] * gpus
+    for duration in sorted(runs, reverse=True):
+        first = min(range(gpus), key=free.__getitem__)
+        free[first] += duration
+    return max(free) / (min(1.0, speedup(results, "ray") / 2) if gpus > 1 else 1.0)
+
+
+def tables(results: dict[str, Any]) -> dict[str, str]:
+    """Return the generated parts of the page by name."""
+    seconds = results["grid"]["seconds"]
+    grid_rows = (
+        [name, f"{taken:.0f}", f"{results['grid']['images'] / taken:.1f}", f"{seconds['serial'] / taken:.2f}"]
+        for name, taken in seconds.items()
+    )
+    rank_rows = (
+        [row["method"], str(row["batch"])]
+        + [f"{row['batch'] / row[name]:.1f}" for name in ("alone", "alone, plain", "1 rank", "2 ranks")]
+        + [f"{row['1 rank'] / row['2 ranks']:.2f}", f"{row['alone'] / row['2 ranks']:.2f}"]
+        for row in results["ranks"]["steps"]
+    )
+    measured = results["cost"]
+    cost_rows = (
+        [
+            row["method"],
+            str(row["runs"]),
+            f"{row['gflops']:.1f}",
+            f"{row['images_per_second']:.2f}",
+            f"{row['runs'] * measured['images'] / row['images_per_second'] / 3600:,.0f}",
+            f"{row['runs'] * measured['images'] * row['gflops'] / (1e3 * TERAFLOPS) / 3600:,.0f}",
+        ]
+        for row in measured["methods"]
+    )
+    gpu_rows = ([str(gpus), f"{hours(results, gpus):,.1f}", f"{hours(results, gpus) / 24:.1f}"] for gpus in GPUS)
+    ranks_headings = ["method", "batch", "one process", "not rewritten", "1 rank", "2 ranks"]
+    return {
+        "grid": table(["engine", "seconds", "images/s", "× serial"], grid_rows),
+        "ranks": table([*ranks_headings, "2 ranks / 1 rank", "2 ranks / one process"], rank_rows),
+        "cost": table(
+            ["method", "runs", "GFLOP per image", "images/s here", "core hours here", "GPU hours"], cost_rows
+        ),
+        "gpus": table(["GPUs", "hours", "days"], gpu_rows),
+    }
+
+
+def page(text: str, results: dict[str, Any]) -> str:
+    """Return the page with the tables of these results."""
+    for name, content in tables(results).items():
+        text = re.sub(
+            rf"(<!-- generated: {name} -->\n).*?(\n<!-- end -->)",
+            lambda match, content=content: f"{match[1]}{content}{match[2]}",
+            text,
+            flags=re.DOTALL,
+        )
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="+", choices=[*PARTS, "tables"], help="what to measure")
+    chosen = parser.parse_args().part
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for part in (name for name in chosen if name != "tables"):
+        results[part] = PARTS[part]()
+        results["machine"] = {"processor": platform.machine(), "cores": os.cpu_count()}
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+        print(json.dumps(results[part], indent=2))
+    if {"grid", "ranks", "cost"} <= results.keys():
+        PAGE.write_text(page(PAGE.read_text(), results))
+    if "grid" in chosen:
+        ratios = {name: speedup(results, name) for name in ("local", "ray")}
+        print(", ".join(f"{name}: {ratio:.2f} × one worker" for name, ratio in ratios.items()))
+        return int(min(ratios.values()) < LEAST)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
