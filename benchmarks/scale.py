@@ -1,6 +1,6 @@
 """What more workers, ranks and GPUs gain: measured here, and computed from that for ImageNet-C.
 
-    python benchmarks/scale.py grid      # 24 runs by one and two workers, local and Ray: about 6 minutes
+    python benchmarks/scale.py grid      # 24 runs by one and two workers, local and Ray: about 5 minutes
     python benchmarks/scale.py ranks     # adaptation by one and two ranks: about 4 minutes
     python benchmarks/scale.py cost      # images per second of the methods on ImageNet's size: about 2 minutes
     python benchmarks/scale.py lost      # how soon a rank notices that another was killed: seconds
@@ -19,6 +19,7 @@ import platform
 import re
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,14 +37,14 @@ GPUS = (1, 8, 64)
 TERAFLOPS = 10.0
 """What a GPU is assumed to sustain in these networks, in 10¹² operations per second; none was available."""
 METHODS = ("bn_adapt", "tent", "cretta")
-BATCHES = (32, 128)
+BATCHES = (16, 64)
 
 
 def grid() -> dict[str, Any]:
     """Time 24 runs by each engine, and compare the stores."""
     import dataclasses
 
-    from cretta.bench import Buffer, Domain, Run, RunContext, Store, engine, product
+    from cretta.bench import Buffer, Domain, Listener, Run, RunContext, Store, engine, product
     from cretta.data import CORRUPTIONS
 
     base = Run(
@@ -56,14 +57,24 @@ def grid() -> dict[str, Any]:
     )
     runs = product(base, method=METHODS, domains=[(Domain(name, 5),) for name in CORRUPTIONS[:8]])
     seconds: dict[str, float] = {}
+    working: dict[str, float] = {}
     contents = []
-    for name, workers in (("serial", None), ("local", 1), ("local", 2), ("ray", 1), ("ray", 2)):
+
+    class First(Listener):
+        began = 0.0
+
+        def begins(self, run: Run, images: int) -> None:
+            """Record when the first run began."""
+            self.began = self.began or time.perf_counter()
+
+    for name, workers in (("serial", None), ("local", 1), ("local", 2), ("ray", 2)):
         with tempfile.TemporaryDirectory() as folder:
-            begun = time.perf_counter()
-            done = engine(name, workers=workers, threads=1).run_all(runs, Store(folder), RunContext())
+            begun, first = time.perf_counter(), First()
+            done = engine(name, workers=workers, threads=1).run_all(runs, Store(folder), RunContext(), first)
             results = {result.key: result for _, result in done}
             label = name if workers is None else f"{name}, {workers} worker{'s' * (workers > 1)}"
             seconds[label] = time.perf_counter() - begun
+            working[label] = time.perf_counter() - first.began
             contents.append(
                 {
                     key: dataclasses.replace(
@@ -72,10 +83,10 @@ def grid() -> dict[str, Any]:
                     for key, result in results.items()
                 }
             )
-        print(f"{label}: {seconds[label]:.1f} s", flush=True)
+        print(f"{label}: {seconds[label]:.1f} s, {working[label]:.1f} s since the first run began", flush=True)
     if any(stored != contents[0] for stored in contents):
         raise SystemExit("expected identical results of all engines, got different ones")
-    return {"runs": len(runs), "images": 100 * len(runs), "seconds": seconds, "identical": True}
+    return {"runs": len(runs), "images": 100 * len(runs), "seconds": seconds, "working": working, "identical": True}
 
 
 def fork_ranks(size: int, work: Callable[[Any, Path], None], folder: Path) -> list[int]:
@@ -120,7 +131,7 @@ def ranks() -> dict[str, Any]:
             model.distribute(group)
             x = x[group.part(len(x))]
         times = []
-        for number in range(5):
+        for number in range(4):
             begun = time.perf_counter()
             model(x)
             if number > 1:
@@ -132,17 +143,30 @@ def ranks() -> dict[str, Any]:
         for batch in BATCHES:
             x = images[:batch]
             row: dict[str, Any] = {"method": method, "batch": batch}
-            for size in (1, 2):
-                with tempfile.TemporaryDirectory() as name:
+            for name, size, options in (
+                ("alone", 1, {}),
+                ("alone, plain", 1, {"fuse": False}),
+                ("1 rank", 1, {}),
+                ("2 ranks", 2, {}),
+            ):
 
-                    def work(group: Any, folder: Path, method: str = method, x: Any = x) -> None:
-                        taken = seconds(method, x, group)
-                        if group.rank == 0:
-                            (folder / "seconds").write_text(str(taken))
+                def work(
+                    group: Any,
+                    folder: Path,
+                    method: str = method,
+                    x: Any = x,
+                    name: str = name,
+                    options: dict[str, Any] = options,
+                ) -> None:
+                    taken = seconds(method, x, group if "rank" in name else None, **options)
+                    if group.rank == 0:
+                        (folder / "seconds").write_text(str(taken))
 
-                    assert fork_ranks(size, work, Path(name)) == [0] * size
-                    row[f"{size} rank{'s' * (size > 1)}"] = float((Path(name) / "seconds").read_text())
-            row["alone"], row["alone, plain"] = seconds(method, x), seconds(method, x, fuse=False)
+                with tempfile.TemporaryDirectory() as scratch:
+                    codes = fork_ranks(size, work, Path(scratch))
+                    errors = [path.read_text() for path in Path(scratch).glob("error-*")]
+                    assert codes == [0] * size, errors
+                    row[name] = float((Path(scratch) / "seconds").read_text())
             rows.append(row)
             print(row, flush=True)
     return {"steps": rows}
@@ -228,9 +252,9 @@ def table(headings: list[str], rows: Iterator[list[str]]) -> str:
 
 
 def speedup(results: dict[str, Any], engine: str) -> float:
-    """Return the speed of two workers over that of one."""
-    seconds = results["grid"]["seconds"]
-    return float(seconds[f"{engine}, 1 worker"] / seconds[f"{engine}, 2 workers"])
+    """Return the speed of two workers over that of one process, from the beginning of the first run on."""
+    working = results["grid"]["working"]
+    return float(working["local, 1 worker"] / working[f"{engine}, 2 workers"])
 
 
 def hours(results: dict[str, Any], gpus: int) -> float:
@@ -250,10 +274,11 @@ def hours(results: dict[str, Any], gpus: int) -> float:
 
 def tables(results: dict[str, Any]) -> dict[str, str]:
     """Return the generated parts of the page by name."""
-    seconds = results["grid"]["seconds"]
+    seconds, working = results["grid"]["seconds"], results["grid"]["working"]
+    rates = {name: results["grid"]["images"] / taken for name, taken in working.items()}
     grid_rows = (
-        [name, f"{taken:.0f}", f"{results['grid']['images'] / taken:.1f}", f"{seconds['serial'] / taken:.2f}"]
-        for name, taken in seconds.items()
+        [name, f"{seconds[name]:.0f}", f"{working[name]:.0f}", f"{rate:.1f}", f"{rate / rates['local, 1 worker']:.2f}"]
+        for name, rate in rates.items()
     )
     rank_rows = (
         [row["method"], str(row["batch"])]
@@ -276,7 +301,7 @@ def tables(results: dict[str, Any]) -> dict[str, str]:
     gpu_rows = ([str(gpus), f"{hours(results, gpus):,.1f}", f"{hours(results, gpus) / 24:.1f}"] for gpus in GPUS)
     ranks_headings = ["method", "batch", "one process", "not rewritten", "1 rank", "2 ranks"]
     return {
-        "grid": table(["engine", "seconds", "images/s", "× serial"], grid_rows),
+        "grid": table(["engine", "seconds", "of them since the first run began", "images/s", "× 1 worker"], grid_rows),
         "ranks": table([*ranks_headings, "2 ranks / 1 rank", "2 ranks / one process"], rank_rows),
         "cost": table(
             ["method", "runs", "GFLOP per image", "images/s here", "core hours here", "GPU hours"], cost_rows
@@ -301,12 +326,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="+", choices=[*PARTS, "tables"], help="what to measure")
     chosen = parser.parse_args().part
+    if len(chosen) > 1:  # in a process each: one that has computed gradients cannot be forked any more
+        return max(subprocess.run([sys.executable, __file__, part], check=False).returncode for part in chosen)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for part in (name for name in chosen if name != "tables"):
         results[part] = PARTS[part]()
         results["machine"] = {"processor": platform.machine(), "cores": os.cpu_count()}
         RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
         print(json.dumps(results[part], indent=2))
     if {"grid", "ranks", "cost"} <= results.keys():
         PAGE.write_text(page(PAGE.read_text(), results))
