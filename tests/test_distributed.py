@@ -8,6 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 import cretta
 import ranks
-from cretta.distributed import join
+from cretta.distributed import Group, join
 from processes import ENVIRONMENT, LONG
 
 pytestmark = [
@@ -153,6 +154,12 @@ def test_join_says_how_to_start_processes(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(cretta.OptionError, match="torchrun --nproc-per-node 2"):
         join()
+
+
+def test_compiled_networks_are_refused() -> None:
+    model = ranks.Case("tent", options={"compile": "default"}).model()
+    with pytest.raises(cretta.OptionError, match="compile='default': expected None with several processes"):
+        model.distribute(Mock(Group))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs two GPUs")

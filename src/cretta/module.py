@@ -17,7 +17,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from cretta import state
 from cretta.buffer import SourceBuffer
 from cretta.distributed import Group
-from cretta.errors import BusyError, ModelError, StateError
+from cretta.errors import BusyError, ModelError, OptionError, StateError
 from cretta.inputs import InputRange
 from cretta.method import Facts, Options, Record
 from cretta.monitor.guard import GuardState
@@ -174,6 +174,8 @@ class StatefulModule(nn.Module):
         Each process passes its own images of a batch and gets their logits; what is learned is learned from all of
         them, and is the same in all processes. Rank 0 saves. See :mod:`cretta.distributed`.
         """
+        if self.options.compile is not None:
+            raise OptionError(f"compile={self.options.compile!r}: expected None with several processes; leave it out.")
         with self.exclusive():
             group.require_same(self._description())
             snapshot, self.group = self._snapshot(), group
