@@ -170,4 +170,4 @@ def test_the_tables_of_scaling_are_those_of_its_results() -> None:
     results = json.loads((ROOT / "benchmarks" / "results" / "scale.json").read_text())
     assert scale["page"](page, results) == page
     assert page.count("<!-- generated: ") == len(scale["tables"](results))
-    assert results["grid"]["identical"]
+    assert results["lost"]["seconds"] < 30

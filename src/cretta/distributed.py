@@ -69,7 +69,7 @@ def _errors() -> Iterator[None]:
     except (RuntimeError, ConnectionError) as error:
         if isinstance(error, DistributedError):
             raise
-        raise DistributedError(LOST.format(error=str(error).strip().split("\n")[0])) from error
+        raise DistributedError(LOST.format(error=str(error).partition(". ")[0].strip())) from error
 
 
 class Group:
