@@ -182,7 +182,7 @@ def cost() -> dict[str, Any]:
     import cretta
     from cretta import paper
     from cretta.metrics import count_operations
-    from step import resnet18
+    from networks import resnet18
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
