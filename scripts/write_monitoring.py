@@ -157,8 +157,8 @@ def calibrate_table() -> str:
 
 def cost_table() -> str:
     return markdown(
-        ("network", "method", "guard", "more time per step, %"),
-        ((r["network"], r["method"], r["guard"], f"{100 * r['more']:.0f}") for r in read("cost")),
+        ("network", "method", "batch", "check of", "more processor time per step, %"),
+        ((r["network"], r["method"], str(r["batch"]), r["guard"], points(r["more"])) for r in read("cost")),
     )
 
 
