@@ -24,7 +24,7 @@ Statistics = Literal["batch", "running", "mixture", "moving", "auto"]
 STATISTICS: tuple[str, ...] = get_args(Statistics)
 PRIOR = 32
 """N of "auto", for a batch with images of all classes: training's statistics count as those of so many images."""
-LEAST_WEIGHT = 0.1
+LEAST_WEIGHT = 0.2
 """Below this share of the batch, "auto" uses the statistics of training alone."""
 FAR_MEAN = 3.0
 FAR_VARIANCE = 3.0
@@ -98,7 +98,7 @@ def prior_weight(size: int, logits: Tensor) -> float:
 
     N = 32 / s⁴, where s is the effective number of classes, exp H(p̄), that the source model sees in the batch, divided
     by how many are expected among so many images. ``logits`` are the source model's of some or all images. One image
-    has only the statistics of training, and so has a batch whose share would be below 0.1.
+    has only the statistics of training, and so has a batch whose share would be below 0.2.
 
     >>> round(prior_weight(32, torch.eye(4).repeat(8, 1) * 100), 3)  # as many classes as expected
     0.5
