@@ -128,7 +128,7 @@ def measure(clients: int, number: int, batch_size: int) -> dict[str, Any]:
     bodies = [png(image) for image in images]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "cretta", "serve", "--port", "0", "--folder", folder, "--rate", "0"]
-        command += ["--batch-size", str(batch_size), "--log", "json"]
+        command += ["--batch-size", str(batch_size), "--timeout", str(TIMEOUT), "--log", "json"]
         with Path(folder, "log").open("w") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

@@ -19,9 +19,10 @@ from processes import LONG
 from serving import Gate, adapter, make, pixels, png, predict, run, running, service_of, until
 
 
-def test_64_clients_get_each_answer_once_and_the_library_gives_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("each_sends", [10, pytest.param(79, marks=pytest.mark.slow, id="5056 images")])
+def test_64_clients_get_each_answer_once_and_the_library_gives_the_same(tmp_path: Path, each_sends: int) -> None:
     """Replay all answers, by their sequence numbers and batches, in a new adapter."""
-    clients, each_sends = 64, 10
+    clients = 64
     images = pixels(clients * each_sends)
     answers: dict[int, dict[str, Any]] = {}
 

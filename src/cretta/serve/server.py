@@ -20,7 +20,7 @@ from cretta.serve.service import Service
 
 logger = logging.getLogger(__name__)
 HEADER_BYTES = 32 * 1024
-KEEP_ALIVE = 15
+KEEP_ALIVE = 75
 """Seconds that an idle connection stays open."""
 
 
