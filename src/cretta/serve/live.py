@@ -48,7 +48,7 @@ class Live:
         self.number += 1
         self.batches.append((self.number, _finite(dataclasses.asdict(seen))))
         for item, prediction in list(zip(items, predictions, strict=True))[-(self.images.maxlen or 0) :]:
-            self.images.append((self.number, np.array(item.image), prediction))  # not the body that it is part of
+            self.images.append((self.number, item.image.copy(), prediction))  # not the body that it is part of
         if seen.guard:
             self.event("guard", seen.guard, batch=seen.batch)
         self._notify()
