@@ -156,6 +156,7 @@ def test_join_says_how_to_start_processes(monkeypatch: pytest.MonkeyPatch) -> No
         join()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_networks_are_refused() -> None:
     model = ranks.Case("tent", options={"compile": "default"}).model()
     with pytest.raises(cretta.OptionError, match="compile='default': expected None with several processes"):
