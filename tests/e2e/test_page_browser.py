@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 PHONE = {"width": 360, "height": 740}
-SETTING = "embedded, iid stream, severity 5, batches of 20, wrn-40-2-cifar10"
+SETTING = "embedded, iid stream, severity 5, batches of 20, first 120 images, wrn-40-2-cifar10"
 ALL = (1.0, 12.0)
 """The batches of the stream that is shown first."""
 
