@@ -15,7 +15,7 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def accuracy(logits: Iterable[Tensor], labels: Iterable[Tensor]) -> float:
     return float(torch.cat(correct).mean())
 
 
-def run_rows(path: Path, cases: dict[str, Callable[[], Row]], only: str = "") -> list[Row]:
+def run_rows(path: Path, cases: Mapping[str, Callable[[], Row]], only: str = "") -> list[Row]:
     """Compute what is missing in the file of results, and save it after each row; return all rows."""
     rows: dict[str, Row] = {row["key"]: row for row in json.loads(path.read_text())} if path.exists() else {}
     due = [key for key in cases if key not in rows and only in key]

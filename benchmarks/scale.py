@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ def cost() -> dict[str, Any]:
     }
     rows = []
     for method in sorted({run.method for run in planned}):
-        options = {"replay": 16} if method == "tea" else {}
+        options: dict[str, Any] = {"replay": 16} if method == "tea" else {}
         model = cretta.adapt(net, method, buffer=buffer, **options)
         operations, _ = count_operations(model, x, scale_to=1)
         model.reset()
@@ -232,7 +233,7 @@ def lost() -> dict[str, Any]:
                 (folder / "killed").write_text(str(time.time()))
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            group.average_gradients = die  # type: ignore[method-assign]  # in the middle of the step
+            group.average_gradients = die  # type: ignore[method-assign, assignment]  # in the middle of the step
         model(x[group.part(16)])
 
     with tempfile.TemporaryDirectory() as name:
@@ -271,6 +272,10 @@ def hours(results: dict[str, Any], gpus: int) -> float:
         first = min(range(gpus), key=free.__getitem__)
         free[first] += duration
     return max(free)
+
+
+def _between(content: str, match: re.Match[str]) -> str:
+    return f"{match[1]}{content}{match[2]}"
 
 
 def tables(results: dict[str, Any]) -> dict[str, str]:
@@ -320,7 +325,7 @@ def page(text: str, results: dict[str, Any]) -> str:
     for name, content in tables(results).items():
         text = re.sub(
             rf"(<!-- generated: {name} -->\n).*?(\n<!-- end -->)",
-            lambda match, content=content: f"{match[1]}{content}{match[2]}",
+            partial(_between, content),
             text,
             flags=re.DOTALL,
         )

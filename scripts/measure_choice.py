@@ -61,9 +61,10 @@ def plan() -> Iterator[tuple[str, str, list[Run]]]:
             _words(options),
             _runs(names, shifts=["fog", "glass_blur"], stream="dirichlet", options=options),
         )
-    for options in ({}, {"statistics": "moving"}):
-        names = learners if options else FEW
-        yield "single images", _words(options), _runs(names, one, ["gaussian_noise", "fog"], options=options)
+    extra: Mapping[str, Scalar]
+    for extra in ({}, {"statistics": "moving"}):
+        names = learners if extra else FEW
+        yield "single images", _words(extra), _runs(names, one, ["gaussian_noise", "fog"], options=extra)
     yield "other buffers", "1 000 of its training images", _runs(["cretta"])
     for words, buffer in (
         ("100 of its training images", Buffer(size=100)),

@@ -186,7 +186,8 @@ def run_cases(group: Group, folder: Path) -> None:
     for even in (True, False):
 
         def part(x: Tensor, even: bool = even) -> Tensor:
-            return x.split(split(len(x), group.size, even=even))[group.rank]
+            parts: tuple[Tensor, ...] = x.split(split(len(x), group.size, even=even))
+            return parts[group.rank]
 
         for name, case in (METHODS if even else CASES).items():
             with left_out(case.broken):

@@ -135,7 +135,7 @@ def test_the_example_runs_as_documented(tmp_path: Path) -> None:
         "torch.distributed.run",
         "--nproc-per-node",
         "2",
-        examples / "several_processes.py",
+        str(examples / "several_processes.py"),
     ]
     done = subprocess.run(
         program, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=LONG, check=False

@@ -45,7 +45,7 @@ def application(stream: str) -> Any:
     class Stream:
         """The ASGI application of cretta, whose startup and shutdown Ray runs."""
 
-    return Stream.bind()
+    return Stream.bind()  # type: ignore[attr-defined]  # the decorator adds it
 
 
 if __name__ == "__main__":

@@ -31,4 +31,4 @@ if __name__ == "__main__":
     _, _, height, width = described["inputs"][0]["shape"]
     with Image.open(sys.argv[1]) as opened:
         pixels = np.asarray(opened.convert("RGB").resize((width, height)), np.float32)
-    print(probabilities(ADDRESS, pixels.transpose(2, 0, 1)[None] / 255))
+    print(probabilities(ADDRESS, pixels.transpose(2, 0, 1)[None] / np.float32(255)))

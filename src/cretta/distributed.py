@@ -151,18 +151,18 @@ class Group:
             rows, counts = x.rows, x.counts
         else:
             counts = self.counts(len(x))
-            rows = _Take.apply(x, self)
+            rows = _Take.apply(x, self)  # type: ignore[no-untyped-call]
         self.has_rows = len(rows) > 0
         return rows if self.has_rows else torch.cat([rows, rows.new_zeros((1, *rows.shape[1:]))]), counts
 
     def gather(self, logits: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the logits of all ranks, from those of the rows that :meth:`rows` returned."""
-        gathered: Tensor = _Gather.apply(logits[: counts[self.rank]], list(counts), self)
+        gathered: Tensor = _Gather.apply(logits[: counts[self.rank]], list(counts), self)  # type: ignore[no-untyped-call]
         return gathered
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of each channel over the rows of all ranks."""
-        mean, variance = _Moments.apply(x, self)
+        mean, variance = _Moments.apply(x, self)  # type: ignore[no-untyped-call]
         return mean, variance
 
     def on_first(self, action: Callable[[], object]) -> None:

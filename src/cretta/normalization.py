@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from cretta.distributed import Group
@@ -177,7 +177,7 @@ class NormStatistics:
         variance, mean = torch.var_mean(at_least_float32(x), [a for a in range(x.dim()) if a != 1], correction=0)
         return mean, variance
 
-    def effective(self, name: str, module: _BatchNorm, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    def effective(self, name: str, module: _NormBase, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and variance that a layer normalizes a batch with, from those of the batch."""
         if self._statistics == "batch":
             return mean, variance
@@ -193,7 +193,7 @@ class NormStatistics:
             weight = self.size / (PRIOR + self.size)  # of all classes
         return torch.lerp(base[0], mean, weight), torch.lerp(base[1], variance, weight)
 
-    def _blend(self, name: str, module: _BatchNorm) -> Callable[[Tensor], Tensor]:
+    def _blend(self, name: str, module: _NormBase) -> Callable[[Tensor], Tensor]:
         """Return a function that shifts and scales a layer's input so that its own statistics amount to the blend.
 
         Working on the input supports every subclass of BatchNorm (some fuse an activation) and lets gradients flow

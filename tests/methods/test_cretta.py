@@ -357,7 +357,8 @@ def test_without_contrast_the_descent_ends() -> None:
     """The energy falls by a number of nats that w allows; plain descent of the energy does not end."""
     net, x = textbook.small_net(), textbook.batches((8,))[0]
     falls = {}
-    for name, options in {"no contrast": {"contrast": 0.0, "beta": 4.0}, "plain": {"objective": "target"}}.items():
+    ways: dict[str, dict[str, Any]] = {"no contrast": {"contrast": 0.0, "beta": 4.0}, "plain": {"objective": "target"}}
+    for name, options in ways.items():
         model = cretta.CreTTA(net, lr=0.03, reference="batch", **options)
         energies = [cretta.energy(model(x)).mean().item() for _ in range(200)]
         falls[name] = energies[99] - energies[199]

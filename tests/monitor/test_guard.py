@@ -524,7 +524,7 @@ def test_thresholds_are_met_exactly(batches: int) -> None:
     assert kept < 0.999
     assert abs(drift) > 0.01
 
-    def alarm(**options: float) -> str:
+    def alarm(**options: Any) -> str:
         model = patient(net=loud(), lr=0.5, guard=prompt(window=96, patience=9, **options))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CollapseWarning)

@@ -14,7 +14,12 @@ Callback = Callable[["Record"], None]
 
 def scalars(record: Record) -> dict[str, float]:
     """Return the numbers of a record, by name."""
-    states = {"size": record.size, "adapted": record.adapted, "skipped": record.skipped, "alarm": bool(record.guard)}
+    states: dict[str, Any] = {
+        "size": record.size,
+        "adapted": record.adapted,
+        "skipped": record.skipped,
+        "alarm": bool(record.guard),
+    }
     return {name: float(value) for name, value in {**states, **record.values}.items()}
 
 

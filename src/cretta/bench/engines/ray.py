@@ -88,7 +88,7 @@ class RayWorkers:
 
     def _memory_of(self, model: str) -> int:
         weights = self._context.model(model).state_dict().values()
-        return PROCESS + COPIES * sum(value.nbytes for value in weights if hasattr(value, "nbytes"))
+        return PROCESS + COPIES * sum(int(value.nbytes) for value in weights if hasattr(value, "nbytes"))
 
 
 def _execute(work: Work, task: Task) -> Iterator[Event]:
