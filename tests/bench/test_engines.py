@@ -27,7 +27,6 @@ from cretta.bench.engines.worker import IDENTITY, Ended, Lost, Task, Work
 from cretta.errors import DistributedError, OptionError, StateError
 from processes import ENVIRONMENT, LONG, command
 
-pytestmark = pytest.mark.filterwarnings("ignore:a batch of one class")  # that is what an untrained network predicts
 HERE = Path(__file__).parent
 STREAMS = tuple(Domain.parse_all(name) for name in ("fog/5", "contrast/5", "clean"))
 # Not rewritten, because a rewritten network does not run its Python code.
