@@ -78,7 +78,7 @@ def test_batches_that_are_only_predicted_count_with_the_one_that_learns(every: i
         assert paper_flops(model, batch()) == SIZE * BATCH
         assert flops(model, batch(), scale_to=600) == round(600 * (FORWARD + BACK / every))
         # It also marks where it was once more, a few numbers.
-        assert peak_memory(model, batch()) == pytest.approx(peak_memory(adapter("tent"), batch()), rel=0.01)
+        assert peak_memory(model, batch()) == pytest.approx(peak_memory(adapter("tent"), batch()), abs=512)
 
 
 SAMPLING = 2 * 2 * FORWARD  # two steps, each forward and back to the image
