@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from serving import BEARER, TOKEN, pixels, png
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 CLIENTS = 8
+LEARN = ("--statistics", "running", "--guard", "off")
+"""One image again and again is nothing that the defaults learn from."""
 
 
 class Process:
@@ -94,7 +97,7 @@ def options(folder: Path) -> tuple[object, ...]:
     buffer = folder / "source.safetensors"
     if not buffer.exists():
         cretta.SourceBuffer(pixels(20, seed=9), augment="none").save(buffer)
-    return ("--model", "textbook:small_net", "--buffer", buffer, "--folder", folder / "state", "--rate", 0)
+    return ("--model", "textbook:small_net", "--buffer", buffer, "--folder", folder / "state", "--rate", 0, *LEARN)
 
 
 def test_sigterm_under_load_answers_every_accepted_request(tmp_path: Path) -> None:
@@ -113,6 +116,9 @@ def test_sigterm_under_load_answers_every_accepted_request(tmp_path: Path) -> No
 def test_sigkill_under_load_and_restart(tmp_path: Path) -> None:
     service = Process(*options(tmp_path), "--snapshot-every", 1)
     with load(service.address, 50):
+        while not any((tmp_path / "state").glob("snapshot-*-step-[1-9]*.safetensors")):
+            assert service.process.poll() is None
+            time.sleep(0.01)
         assert service.end(signal.SIGKILL) == -signal.SIGKILL
     again = Process(*options(tmp_path), "--snapshot-every", 1)
     (ready,) = again.events("ready")
