@@ -15,7 +15,7 @@ demo: $(VENV)/ready  ## set up, then show what adaptation does on real images
 QUICK := $(addprefix tests/,methods metrics storage $(addprefix test_,$(addsuffix .py,buffer docs examples export \
 	functional language module options package pages parameters public_surface reference sampling spelling streams)))
 
-quick: lint  ## set up, then run ruff, mypy and the fast tests of the core: under a minute, once mypy has its cache
+quick: lint  ## set up, then run ruff, mypy and the fast tests of the core: about 70 seconds, once mypy has its cache
 	$(BIN)/pytest --numprocesses auto --maxfail 5 -m "not slow and not process" --ignore tests/methods/test_all.py $(QUICK)
 
 test: lint browser  ## set up, then run ruff, mypy and all tests
