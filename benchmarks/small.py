@@ -56,9 +56,9 @@ def main() -> None:
     )
     forward = timer.wrap(nn.Conv2d._conv_forward, lambda *args: "convolutions")
     backward = timer.wrap(operations._Convolution.backward, lambda *args: "convolutions")
-    kernels.Library.call = by_name  # type: ignore[method-assign]
-    nn.Conv2d._conv_forward = forward  # type: ignore[method-assign]
-    operations._Convolution.backward = staticmethod(backward)  # type: ignore[method-assign]
+    kernels.Library.call = by_name  # type: ignore[method-assign]  # replaced in this process, to time it
+    nn.Conv2d._conv_forward = forward  # type: ignore[method-assign]  # likewise
+    operations._Convolution.backward = staticmethod(backward)  # type: ignore[method-assign]  # likewise
     torch.manual_seed(0)
     net = resnet20().eval()
     with results.printed("breakdown-small"):

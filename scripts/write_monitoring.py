@@ -203,10 +203,11 @@ def written(page: str) -> str:
     """Return the page with its tables made again."""
     for name, table in TABLES.items():
         pattern = re.compile(rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not pattern.search(page):
+        match = pattern.search(page)
+        if match is None:
             raise ValueError(f"expected the comment <!-- generated: {name} --> in {PAGE}, got none")
         text = table() if read(SOURCES.get(name, name)) else "Not measured yet: run the command."
-        page = pattern.sub(lambda match, text=text: f"{match[1]}\n{text}\n\n{match[2]}", page)  # type: ignore[misc]
+        page = f"{page[: match.end(1)]}\n{text}\n\n{page[match.start(2) :]}"
     return page
 
 

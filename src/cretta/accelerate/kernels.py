@@ -72,7 +72,8 @@ class Library:
 
     def call(self, name: str, *arguments: Tensor | float | None, label: str | None = None) -> None:
         """Run one kernel; tensors are passed as data pointers. Profilers show ``label``, or else the name."""
-        # ctypes raises for a tensor of another type, which has no address to pass.
+        # ctypes raises for a tensor of another type, which has no address to pass. By type() because isinstance() on
+        # tensors takes longer; mypy does not follow that.
         values = [value.data_ptr() if type(value) in TENSORS else value for value in arguments]  # type: ignore[union-attr]
         run, threads = self._functions[name], torch.get_num_threads()
         # A private name of PyTorch: without it every call is recorded, which takes a few microseconds.
