@@ -5,7 +5,8 @@
 
 The first command measures the models that are named (all, if none is) and saves what it measured in
 benchmarks/results/models.json, one entry per model; the second writes the table from that file. Shifted: for PACS the
-mean over the three other domains, otherwise over the fifteen corruptions at severity 5. Resumable: run it again.
+mean over the three other domains, otherwise over the fifteen corruptions at severity 5. `--images` is the number of
+images per shifted domain; clean images are all of the test set. Resumable: run it again.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from typing import Any
 
 from cretta.bench import Buffer, Domain, Run, RunContext, Store, run_all
 from cretta.data.corruptions import CORRUPTIONS
+from cretta.models.weights import card, names
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "models.json"
 PAGE = ROOT / "docs" / "models.md"
+LOGS = ROOT / "docs" / "results"
 MARKS = ("<!-- measured by benchmarks/models.py -->", "<!-- end -->")
 PACS = ("photo", "art_painting", "cartoon", "sketch")
 HEADINGS = ("model", "data", "images", "clean acc. / ECE %", "shifted acc. / ECE %", "epochs", "hours", "trained by")
@@ -37,8 +40,8 @@ class Source:
     data: str
     model: str
     command: str
-    log: str = ""
-    """File of the training log, in the folder of models; its last row has epochs and minutes."""
+    log: Path | None = None
+    """The training log; its last row has epochs and minutes."""
     size: int | None = None
 
     @property
@@ -54,26 +57,30 @@ TRAIN_PACS = (
     '--learn "norm and head" --best --holdout 84 --epochs 10 --batch-size 32 --lr 0.03 --augmix 0 --progressive 0 '
     "--output 'pacs-{source}.safetensors'"
 )
-SOURCES = {
-    "wrn-40-2-cifar10": Source("cifar10", "wrn-40-2-cifar10", "its model card"),
-    "tiny_imagenet": Source("tiny-imagenet", "cretta.models.imagenet:tiny_imagenet", "not trained here"),
-    **{
-        f"pacs-{name}": Source(f"pacs:{name}", f"pacs-{name}.safetensors", TRAIN_PACS, f"pacs-{name}.csv", size=224)
-        for name in PACS
-    },
-}
+
+
+def sources(folder: Path) -> dict[str, Source]:
+    """Return all source models; those that do not ship are in ``folder``."""
+    found = {
+        name: Source(name.rpartition("-")[2], name, card(name)["command"], LOGS / f"training-{name}.csv")
+        for name in names()
+    }
+    found["tiny_imagenet"] = Source("tiny-imagenet", "cretta.models.imagenet:tiny_imagenet", "not trained here")
+    for name in PACS:
+        model = folder / f"pacs-{name}.safetensors"
+        found[f"pacs-{name}"] = Source(f"pacs:{name}", str(model), TRAIN_PACS, model.with_suffix(".csv"), size=224)
+    return found
 
 
 def measure(name: str, source: Source, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the scores of a model, computed or read from the store."""
-    model = str(arguments.models / source.model) if source.model.endswith(".safetensors") else source.model
     runs = [
         Run(
             data=source.data,
             domains=(domain,),
-            model=model,
+            model=source.model,
             method="source",
-            images=arguments.images,
+            images=None if domain.name == "clean" else arguments.images,
             size=source.size,
             batch_size=100,
             buffer=Buffer(size=1),
@@ -82,8 +89,7 @@ def measure(name: str, source: Source, arguments: argparse.Namespace) -> dict[st
     ]
     results = dict(run_all(runs, Store(arguments.store), RunContext(arguments.root)))
     scores = [results[run].scores for run in runs]
-    log = arguments.models / source.log
-    last = list(csv.DictReader(log.open()))[-1] if source.log and log.exists() else {}
+    last = list(csv.DictReader(source.log.open()))[-1] if source.log and source.log.exists() else {}
     return {
         "data": source.data,
         "images": [score.images for score in scores],
@@ -121,19 +127,20 @@ def table(measured: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help=f"among {', '.join(SOURCES)}")
+    parser.add_argument("names", nargs="*", help=f"among {', '.join(sources(Path()))}")
     parser.add_argument("--root", type=Path, help="folder of all datasets")
     parser.add_argument("--models", type=Path, default=Path(), help="folder of trained models and their logs")
-    parser.add_argument("--images", type=int, help="images per domain (default: all)")
+    parser.add_argument("--images", type=int, help="images per shifted domain (default: all)")
     parser.add_argument("--store", type=Path, default=Path("results-models"))
     parser.add_argument("--write", action="store_true", help="only write the table")
     arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(SOURCES):
-        sys.exit(f"{', '.join(sorted(unknown))}: expected names among {', '.join(SOURCES)}")
+    known = sources(arguments.models)
+    if unknown := set(arguments.names) - set(known):
+        sys.exit(f"{', '.join(sorted(unknown))}: expected names among {', '.join(known)}")
     measured = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-    for name in () if arguments.write else arguments.names or SOURCES:
+    for name in () if arguments.write else arguments.names or known:
         print(f"measuring {name}", flush=True)
-        measured[name] = measure(name, SOURCES[name], arguments)
+        measured[name] = measure(name, known[name], arguments)
         RESULTS.write_text(json.dumps(measured, indent=1, ensure_ascii=False) + "\n", "utf-8")
     before, _, rest = PAGE.read_text("utf-8").partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]

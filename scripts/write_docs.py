@@ -55,8 +55,10 @@ def model_cards() -> str:
             ("classes", ", ".join(facts["class_names"])),
             ("trained on", facts["trained_on"]),
             ("recipe", facts["recipe"]),
+            ("command", f"`{facts['command']}`"),
             ("scores", scores),
-            ("license", facts["license"]),
+            ("license of the weights", facts["license"]),
+            ("license of the data", facts["data_license"]),
             ("sha256", f"`{facts['sha256'][:16]}…`"),
         ]
         parts.append(table(rows))
