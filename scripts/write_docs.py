@@ -1,23 +1,31 @@
 """Write the parts of the pages that follow from code and from measured results: python scripts/write_docs.py.
 
-A part is between the lines ``<!-- generated: name -->`` and ``<!-- end -->``.
+A part is between the lines ``<!-- generated: name -->`` and ``<!-- end -->``. With --demo, run the demo again where its
+results are not those of the shipped weights, and draw its figure.
 """
 
 from __future__ import annotations
 
 import csv
 import re
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from cretta import models, paper
+from typer.testing import CliRunner
+
+from cretta import demo, models, paper
+from cretta.cli import app
 from cretta.data.registry import RELEASES
 from cretta.models.weights import card
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs"
 CHOICE = PAGES / "results" / "choice.csv"
+DEMO = PAGES / "results" / "demo"
+"""The store of the demo's results."""
 SITUATIONS = ("shift after shift", "class after class", "single images", "no shift", "other buffers")
 
 
@@ -42,6 +50,26 @@ def choice(situation: str) -> str:
     return table(cells, right=3)
 
 
+def run_demo(figure: Path) -> str:
+    """Return what `cretta demo` prints about its results, which are computed if they are not in the store."""
+    command = ["demo", "--store", str(DEMO), "--output", str(figure)]
+    done = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, command, catch_exceptions=False)
+    if done.exit_code:
+        sys.exit(done.output)
+    start = done.output.index("400 CIFAR-10 test images")
+    return done.output[start : done.output.index("Figure:")].strip()
+
+
+def demo_output() -> str:
+    """Return the output of the demo from its stored results."""
+    runs, context = demo.plan()
+    if missing := [run.method for run in runs if not (DEMO / f"{context.key(run)}.parquet").is_file()]:
+        return f"No results for these weights: {', '.join(missing)}. Run python scripts/write_docs.py --demo."
+    with tempfile.TemporaryDirectory() as folder:
+        lines = run_demo(Path(folder) / "figure.svg").splitlines()
+    return "\n".join(["```", *(line.rstrip() for line in lines), "```"])
+
+
 def model_cards() -> str:
     """Return what the package states of each shipped network."""
     parts = []
@@ -61,7 +89,12 @@ def model_cards() -> str:
             ("license of the data", facts["data_license"]),
             ("sha256", f"`{facts['sha256'][:16]}…`"),
         ]
-        parts.append(table(rows))
+        curve = f"results/training-{name}"
+        more = f"cretta train {name.rpartition('-')[2]} --init {name} --epochs 20 --output {name}.safetensors"
+        parts.append(
+            f"## {name}\n\n{table(rows)}\n\n![Training loss and accuracy on held-out images]({curve}.png)\n\n"
+            f"The log is [here]({curve}.csv). To train it further: `{more}`"
+        )
     return "\n\n".join(parts)
 
 
@@ -80,6 +113,7 @@ def items() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "demo": demo_output,
     "items of the paper": items,
     "licenses": licenses,
     "model cards": model_cards,
@@ -98,7 +132,9 @@ def written(text: str) -> str:
 
 
 def main() -> None:
-    for page in sorted(PAGES.rglob("*.md")):
+    if "--demo" in sys.argv[1:]:
+        print(run_demo(PAGES / "demo.png"))
+    for page in [ROOT / "README.md", *sorted(PAGES.rglob("*.md"))]:
         text = page.read_text()
         if (new := written(text)) != text:
             page.write_text(new)

@@ -49,6 +49,17 @@ def test_demo_passes_through_all_shifts_and_says_what_to_see(tmp_path: Path, mon
 
 
 @pytest.mark.slow
+def test_a_store_has_the_results_of_the_demo_for_a_second_time(tmp_path: Path) -> None:
+    command = ["demo", "--images", "2", "--store", str(tmp_path / "store"), "--output", str(tmp_path / "figure.svg")]
+    first, again = CliRunner().invoke(app, command), CliRunner().invoke(app, command)
+    assert first.exit_code == again.exit_code == 0, first.output + again.output
+    assert "are in" not in first.output
+    assert f"{len(METHODS)} of {len(METHODS)} runs are in" in again.output
+    assert rows(first.output)
+    assert rows(again.output) == rows(first.output)  # the speed too, which another run would not repeat
+
+
+@pytest.mark.slow
 def test_single_shifts_are_shown_on_their_own(tmp_path: Path) -> None:
     figure = tmp_path / "figure.png"
     arguments = ["--images", "10", "--batch-size", "5", "--shift", "glass_blur", "--shift", "fog"]

@@ -19,6 +19,7 @@ def demo(
     batch_size: int | None = option(None, "Images per batch.", shown="50, or all if fewer"),
     seed: int = SEED,
     output: Path = option(Path("cretta-demo.png"), "File for the figure (.png, .svg or .pdf)."),
+    store: Path | None = option(None, "Folder in which results are stored.", shown="a temporary one"),
 ) -> None:
     """Show what adaptation does when the data drifts, on real images that come with cretta; works offline.
 
@@ -33,7 +34,11 @@ def demo(
 
         # one shift, over more batches
         cretta demo --shift glass_blur --images 2000
+
+        # resumable; a second time, the results are shown without computing them
+        cretta demo --store demo-results
     """
+    from contextlib import nullcontext
     from tempfile import TemporaryDirectory
 
     from cretta import demo as demonstration
@@ -43,7 +48,7 @@ def demo(
     from cretta.report.terminal import terminal
 
     check_output(output, FIGURE_FORMATS)
-    with TemporaryDirectory(prefix="cretta-demo-") as folder:
+    with TemporaryDirectory(prefix="cretta-demo-") if store is None else nullcontext(store) as folder:
         runs, context = demonstration.plan(
             shift or (), severity=severity, images=images, batch_size=batch_size, seed=seed
         )

@@ -75,7 +75,7 @@ def train(
         # one model per domain of PACS: {source} stands for the domain
         cretta train pacs --size 224 --architecture efficientnet-lite0 \
             --init cretta.models.imagenet:efficientnet_lite0 \
-            --learn "norm and head" --holdout 84 --best --epochs 10 \
+            --learn "norm and head" --holdout 84 --best --epochs 6 \
             --batch-size 32 --lr 0.03 --augmix 0 --progressive 0 \
             --output 'pacs-{source}.safetensors'
     """
@@ -134,7 +134,7 @@ def _train(settings: dict[str, Any], recipe: Recipe, output: Path, device: str, 
             raise OptionError(f"--init {init}: expected a WideResNet or ResNet of cretta.models.")
         replaced = warm_start(model, source)
         if replaced:
-            console.print(f"not taken from {init}, for their shape differs: {', '.join(replaced)}")
+            console.print(f"not taken from {init}, because their shapes differ: {', '.join(replaced)}")
     title = f"{architecture} on {training.name}"
     with detail_bars() as bar:
         task = bar.add_task(title, total=1.0, details="")
