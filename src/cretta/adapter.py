@@ -197,11 +197,8 @@ class Adapter(Learner, Generic[OptionsT]):
 
         None if there are no labels. The logits are the adapted model's or the source model's.
         """
-        if self.buffer is None or self.buffer.labels is None:
-            return None
         with self.exclusive():
-            network = self.model if adapted else self.frozen(self.comparison.reference)
-            return self.comparison.samples(self.buffer, count, network)
+            return self.comparison.samples(count, self.model if adapted else self.frozen(self.comparison.reference))
 
     def unadapted(self, x: Tensor) -> Tensor:
         """Return the logits of the source model under the statistics in use, without gradients."""
@@ -276,7 +273,7 @@ class Adapter(Learner, Generic[OptionsT]):
         average.rejected = False
         for component in self._components:
             component.begin(x)
-        if any(component.pauses for component in self._components):
+        if any(component.paused > 0 for component in self._components):
             outcome = self._only_predict(x, lambda: self.comparison.answer(x))
         elif self.state.optimizer is None:
             with torch.no_grad():

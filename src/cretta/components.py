@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cretta.buffer import SourceBuffer
 from cretta.errors import SkipStep
 from cretta.method import Record
 from cretta.monitor.calibration import fit_temperature, mixed_pairs
@@ -51,13 +50,11 @@ class Outcome:
 class Component:
     """Takes part in each batch of an adapter; override the hooks of interest."""
 
+    paused: int = 0
+    """Images that the source model still answers, without learning from them."""
+
     def __init__(self, adapter: Adapter[Any]) -> None:
         self.adapter = adapter
-
-    @property
-    def pauses(self) -> bool:
-        """Whether the source model answers the batch, and nothing is learned from it."""
-        return False
 
     def begin(self, x: Tensor) -> None:
         """Prepare for a batch, before anything else is computed from it."""
@@ -142,9 +139,11 @@ class SourceComparison(Component):
             )
         return bool(what)
 
-    def samples(self, buffer: SourceBuffer, count: int, network: Network) -> tuple[Tensor, Tensor]:
+    def samples(self, count: int, network: Network) -> tuple[Tensor, Tensor] | None:
         """Return a network's logits of up to ``count`` images of a labeled buffer, and their labels."""
-        assert buffer.labels is not None
+        buffer = self.adapter.buffer
+        if buffer is None or buffer.labels is None:
+            return None
         plain, count = buffer.with_augment("none"), min(count, len(buffer))
         like = next((p for p in self.adapter.net.parameters() if p.is_floating_point()), torch.empty(0))
         images = plain.batch(0, count).to(like.device, like.dtype)
@@ -163,27 +162,19 @@ class AdapterGuard(Component, GuardState):
         GuardState.__init__(self, guard)
         self._before: Snapshot | None = None
 
-    @property
-    def pauses(self) -> bool:
-        """Whether the source model answers, after an alarm."""
-        return self.paused > 0
-
     def begin(self, x: Tensor) -> None:
         """Copy the state, if the batch is one to check."""
         self._before = self.adapter.state.snapshot() if self.due else None
 
     def end(self, x: Tensor, outcome: Outcome) -> None:
         """Check the batch, and do what that asks for."""
-        if self.pauses:
-            self.paused -= len(x)
-            self.batches += 1
-            self.adapter.note("answered by the source model after an alarm")
-        elif not outcome.far:
-            self._check_batch(x, outcome)
-
-    def _check_batch(self, x: Tensor, outcome: Outcome) -> None:
         adapter, state = self.adapter, self.adapter.state
         before, self._before = self._before, None
+        if self.paused > 0:
+            self.paused -= len(x)
+            adapter.note("answered by the source model after an alarm")
+        elif outcome.far:
+            return
         references = adapter.comparison.references(x) if before is not None else None
         state.average.commit()
         self.batches += 1
@@ -204,7 +195,7 @@ class AdapterGuard(Component, GuardState):
             if remedy.paused or self.passes(outcome.logits[index], same, running):
                 break
         outcome.guard = f"{trouble}; {done}"
-        warnings.warn(f"batch {self.batches}: {outcome.guard}", CollapseWarning, stacklevel=7)
+        warnings.warn(f"batch {self.batches}: {outcome.guard}", CollapseWarning, stacklevel=6)
 
 
 class Temperature(Component):
@@ -234,15 +225,13 @@ class Temperature(Component):
         return logits if self._kind is None else logits / float(self.adapter.memory[TEMPERATURE])
 
     def _fitted(self, x: Tensor, logits: Tensor) -> float:
-        adapter, buffer = self.adapter, self.adapter.buffer
-        current = float(adapter.memory[TEMPERATURE])
+        adapter, current = self.adapter, float(self.adapter.memory[TEMPERATURE])
         if self._kind == "pseudocal":
             mixed, labels = mixed_pairs(x, logits.argmax(-1))
             with torch.no_grad():
                 return fit_temperature(adapter.model.probe(mixed), labels) if len(labels) > 1 else current
-        if buffer is None or buffer.labels is None:
-            return current
-        temperature = fit_temperature(*adapter.comparison.samples(buffer, SAMPLES_AT_ONCE, adapter.model))
+        labeled = adapter.comparison.samples(SAMPLES_AT_ONCE, adapter.model)
+        temperature = current if labeled is None else fit_temperature(*labeled)
         return min(1.0, temperature) if self._kind == "auto" else temperature
 
 

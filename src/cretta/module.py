@@ -100,7 +100,7 @@ class StatefulModule(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
         with self.exclusive():
-            records = [network.backend.record() for network in self._networks()]
+            records = [network.backend.record() for network in (self.model, *self._frozen.values())]
             kernels = {shape: kernel for record in records for shape, kernel in record.items()}
             description = {"kind": state.KIND, "kernels": kernels, **self._description()}
             if self.group is None:
@@ -234,10 +234,7 @@ class StatefulModule(nn.Module):
 
     def networks(self) -> Iterator[nn.Module]:
         """Yield the modules that the adapter calls: the adapting copy of ``net``, and the frozen ones it has so far."""
-        yield from (network.module for network in self._networks())
-
-    def _networks(self) -> tuple[Network, ...]:
-        return (self.model, *self._frozen.values())
+        yield from (network.module for network in (self.model, *self._frozen.values()))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients to zero; they stay allocated, since they are views of one tensor."""
