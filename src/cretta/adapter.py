@@ -24,7 +24,7 @@ from cretta.learner import Learner
 from cretta.method import Options, Record
 from cretta.network import Arguments, Network, compiled, copy_sharing_parameters
 from cretta.normalization import STATISTICS, NormStatistics, StreamAverage, norm_layers
-from cretta.options import unknown
+from cretta.options import known
 from cretta.parameters import FlatParameters
 from cretta.state import AdaptationState, Checkpoint
 from cretta.watch import WeightWatch, warn_of_writes
@@ -127,9 +127,7 @@ class Adapter(Learner, Generic[OptionsT]):
         """Return the options of a preset, or of several, such as "imagenet+fast"; later ones win."""
         options: dict[str, Any] = {}
         for name in [] if preset is None else str(preset).split("+"):
-            if name not in cls.presets:
-                raise unknown(f"preset of {cls.name}", name, cls.presets)
-            options |= cls.presets[name]
+            options |= cls.presets[known(f"preset of {cls.name}", name, cls.presets)]
         return options
 
     def _build(self, net: nn.Module) -> None:
@@ -186,10 +184,8 @@ class Adapter(Learner, Generic[OptionsT]):
     def frozen(self, statistics: str) -> Network:
         """Return the source model φ with BatchNorm statistics of this kind; ``"running"`` are those of training."""
         if statistics not in self._frozen:
-            if statistics not in STATISTICS:
-                raise unknown("kind of statistics", statistics, STATISTICS)
-            module = copy_sharing_parameters(self.net)
-            self._frozen[statistics] = self._network(module, statistics, learns=False)
+            known("kind of statistics", statistics, STATISTICS)
+            self._frozen[statistics] = self._network(copy_sharing_parameters(self.net), statistics, learns=False)
         return self._frozen[statistics]
 
     def source_samples(self, count: int = 500, *, adapted: bool = True) -> tuple[Tensor, Tensor] | None:
@@ -316,7 +312,7 @@ class Adapter(Learner, Generic[OptionsT]):
                 self.comparison.begin(x)
                 logits = self.infer(x)
                 # Without its limit: a batch far outside the range is predicted as any other.
-                self._step = StepCheck(self.learnable, x if x.is_floating_point() else None)
+                self._step = StepCheck(self.learnable, x)
                 self._step.add(logits)
                 failure = self._failure(x, logits)
                 if failure is not None and failure.reason == NO_LOGITS:

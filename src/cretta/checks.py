@@ -38,7 +38,7 @@ class StepCheck:
         self.notes: dict[str, Tensor] = {}
         self.reason = ""
         self._learnable = learnable
-        self._batch = batch
+        self._batch = batch if batch is not None and batch.is_floating_point() else None
         self._limit = limit
         self._tensors: list[Tensor] = []
         self._has_gradients = False

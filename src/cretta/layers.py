@@ -11,7 +11,7 @@ from cretta.errors import ModelError
 from cretta.method import Facts
 from cretta.network import compiled
 from cretta.normalization import norm_parameter_names, under
-from cretta.options import unknown
+from cretta.options import known
 
 NO_NORM = "no normalization layer with learnable γ and β"
 
@@ -21,8 +21,7 @@ def skipped_layers(net: nn.Module, skip: tuple[str, ...], *, by_user: bool, pres
     names = {name for name, _ in [*net.named_modules(), *net.named_parameters()] if name}
     if by_user:
         for layer in skip:
-            if layer not in names:
-                raise unknown("layer in skip=", layer, names)
+            known("layer in skip=", layer, names)
         return skip
     matches = {layer: sorted(name for name in names if f".{name}".endswith(f".{layer}")) for layer in skip}
     missing = [layer for layer in skip if not matches[layer]]

@@ -160,7 +160,7 @@ class Learner(StatefulModule):
             return self.model(x)
 
     def _only_predict(self, x: Tensor, predict: Callable[[], Tensor]) -> Outcome:
-        self._step = self._new_step(x)
+        self._step = StepCheck(self.learnable, x, self._inputs.limit)
         logits = predict()
         self._step.add(logits)
         failure = self._failure(x, logits)
@@ -181,7 +181,8 @@ class Learner(StatefulModule):
 
     def _take_step(self, x: Tensor, start: Checkpoint, *, first: bool, final: bool) -> Outcome:
         predicts_after = final and self.logits_from == "after"
-        self._step = check = self._new_step(x if first else None, postponed=predicts_after)
+        batch = x if first else None
+        self._step = check = StepCheck(self.learnable, batch, self._inputs.limit, postponed=predicts_after)
         loss = logits = after = skipped = None
         try:
             with torch.enable_grad():
@@ -216,10 +217,6 @@ class Learner(StatefulModule):
         value = loss.detach() if isinstance(loss, Tensor) else check.loss if loss is not None else None
         answer = logits if failure is not None or after is None else after
         return Outcome(answer, value, skipped=failure, far=check.out_of_range)
-
-    def _new_step(self, x: Tensor | None, *, postponed: bool = False) -> StepCheck:
-        batch = x if x is not None and x.is_floating_point() else None
-        return StepCheck(self.learnable, batch, self._inputs.limit, postponed=postponed)
 
     def _failure(self, x: Tensor, logits: Tensor, skipped: SkipStep | None = None) -> SkipStep | None:
         """Return why not to learn from the batch: its numbers fail the check, or the method skipped it."""

@@ -208,11 +208,10 @@ class StatefulModule(nn.Module):
             tensors = {name: value for name, value in self.net.state_dict().items() if isinstance(value, Tensor)}
             self._net_fingerprint = tensorfile.fingerprint(part for entry in tensors.items() for part in entry)
         options = {**dataclasses.asdict(self.options), "statistics": self.statistics}
-        reads = self.buffer is not None and self.facts.source_data == "required"
         return {
             "method": self.name,
             "source": self._net_fingerprint,
-            "buffer": self.buffer.fingerprint if self.buffer is not None and reads else None,
+            "buffer": self.buffer.fingerprint if self.buffer and self.facts.source_data == "required" else None,
             "device": self.device.type,
             "options": json.loads(json.dumps(options)),  # through JSON and back, like the saved ones
         }
