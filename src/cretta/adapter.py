@@ -64,6 +64,7 @@ class Adapter(Learner, Generic[OptionsT]):
             )
         for base in vars(cls).get("__orig_bases__", ()):
             for argument in get_args(base):
+                argument = getattr(argument, "__default__", argument)  # of a type variable
                 if isinstance(argument, type) and issubclass(argument, Options):
                     argument.check_declaration()
                     cls.option_type = argument

@@ -13,8 +13,6 @@ from cretta.network import compiled
 from cretta.normalization import norm_parameter_names, under
 from cretta.options import known
 
-NO_NORM = "no normalization layer with learnable γ and β"
-
 
 def skipped_layers(net: nn.Module, skip: tuple[str, ...], *, by_user: bool, preset: str | None) -> tuple[str, ...]:
     """Return full names: users pass them; names in presets match at any depth, for networks that are wrapped."""
@@ -45,7 +43,8 @@ def learning_names(net: nn.Module, facts: Facts, skip: tuple[str, ...], *, metho
     if not names:
         raise ModelError(
             compiled(net)
-            or f"{type(net).__name__} has {'no parameter' if facts.updates == 'all' else NO_NORM}"
+            or f"{type(net).__name__} has no "
+            f"{'parameter' if facts.updates == 'all' else 'normalization layer with learnable γ and β'}"
             f"{' outside ' + repr(skip) if skip else ''}, and {method} updates "
             "nothing else. Expected BatchNorm, GroupNorm, LayerNorm, InstanceNorm or RMSNorm with affine "
             "parameters; method='source' predicts with any model."
