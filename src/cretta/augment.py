@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cretta.errors import OptionError
-from cretta.options import unknown
+from cretta.options import known
 
 Augmentation = Callable[[Tensor], Tensor]
 """Takes and returns a float batch (B, C, H, W)."""
@@ -24,9 +24,7 @@ ROTATION = 15.0
 
 def by_name(name: str, height: int, width: int) -> Augmentation | None:
     """Return the augmentation called ``name`` for images of this size; None for 'none'."""
-    if name not in AUGMENTATIONS:
-        raise unknown("augmentation", name, AUGMENTATIONS)
-    if name == "none":
+    if known("augmentation", name, AUGMENTATIONS) == "none":
         return None
     from kornia import augmentation as K
 

@@ -49,7 +49,10 @@ class SourceBuffer:
         stored = sampling.compact(sampling.channels_first(images))
         if len(stored) == 0:
             raise OptionError("expected at least one image in the buffer, got none.")
-        self._set(stored, None if labels is None else _labels(labels, len(stored)), augment, seed)
+        numbers = None if labels is None else sampling.class_numbers(labels)
+        if numbers is not None and len(numbers) != len(stored):
+            raise OptionError(f"expected one class number per image, got {len(numbers)} for {len(stored)} images.")
+        self._set(stored, None if numbers is None else torch.from_numpy(numbers), augment, seed)
 
     def _set(self, images: Tensor, labels: Tensor | None, augment: str | Augmentation, seed: int) -> None:
         self.images = images
@@ -229,13 +232,6 @@ class SourceBuffer:
         if used == saved_augment:
             buffer._fingerprint = fingerprint
         return buffer
-
-
-def _labels(labels: Tensor | Sequence[int] | np.ndarray[Any, Any], count: int) -> Tensor:
-    numbers = sampling.class_numbers(labels)
-    if len(numbers) != count:
-        raise OptionError(f"expected one class number per image, got {len(numbers)} for {count} images.")
-    return torch.from_numpy(numbers)
 
 
 def _count(size: float, available: int) -> int:

@@ -38,7 +38,7 @@ class StepCheck:
         self.notes: dict[str, Tensor] = {}
         self.reason = ""
         self._learnable = learnable
-        self._batch = batch
+        self._batch = batch if batch is not None and batch.is_floating_point() else None
         self._limit = limit
         self._tensors: list[Tensor] = []
         self._has_gradients = False
@@ -51,6 +51,7 @@ class StepCheck:
     def add_backward(self, loss: Tensor) -> None:
         """Add a loss whose backward pass put gradients into the parameters; they are read by :meth:`passed`."""
         self.add(loss)
+        self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
         self._has_gradients = True
 
     def passed(self) -> bool:
@@ -81,6 +82,16 @@ class StepCheck:
         if not self._failed:
             self._tensors, self._batch, self._has_gradients = [], None, False
         return not self._failed
+
+
+def usable(x: Tensor, *, channels_last: bool, may_be_empty: bool) -> Tensor:
+    """Return a batch as networks take it; whether it is finite is checked together with the logits."""
+    if x.dim() < 2:
+        raise BatchError(f"a batch of shape {tuple(x.shape)} has no batch dimension; add it with x.unsqueeze(0).")
+    if x.numel() == 0 and (len(x) or not may_be_empty):
+        raise BatchError(f"the batch is empty (shape {tuple(x.shape)}); pass at least one sample.")
+    x = x.clone() if x.is_inference() else x.detach()
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and channels_last else x
 
 
 def raise_if_not_finite(x: Tensor) -> None:

@@ -11,9 +11,7 @@ from cretta.errors import ModelError
 from cretta.method import Facts
 from cretta.network import compiled
 from cretta.normalization import norm_parameter_names, under
-from cretta.options import unknown
-
-NO_NORM = "no normalization layer with learnable γ and β"
+from cretta.options import known
 
 
 def skipped_layers(net: nn.Module, skip: tuple[str, ...], *, by_user: bool, preset: str | None) -> tuple[str, ...]:
@@ -21,8 +19,7 @@ def skipped_layers(net: nn.Module, skip: tuple[str, ...], *, by_user: bool, pres
     names = {name for name, _ in [*net.named_modules(), *net.named_parameters()] if name}
     if by_user:
         for layer in skip:
-            if layer not in names:
-                raise unknown("layer in skip=", layer, names)
+            known("layer in skip=", layer, names)
         return skip
     matches = {layer: sorted(name for name in names if f".{name}".endswith(f".{layer}")) for layer in skip}
     missing = [layer for layer in skip if not matches[layer]]
@@ -46,7 +43,8 @@ def learning_names(net: nn.Module, facts: Facts, skip: tuple[str, ...], *, metho
     if not names:
         raise ModelError(
             compiled(net)
-            or f"{type(net).__name__} has {'no parameter' if facts.updates == 'all' else NO_NORM}"
+            or f"{type(net).__name__} has no "
+            f"{'parameter' if facts.updates == 'all' else 'normalization layer with learnable γ and β'}"
             f"{' outside ' + repr(skip) if skip else ''}, and {method} updates "
             "nothing else. Expected BatchNorm, GroupNorm, LayerNorm, InstanceNorm or RMSNorm with affine "
             "parameters; method='source' predicts with any model."

@@ -11,7 +11,7 @@ from torch import Tensor
 from cretta.errors import OptionError
 from cretta.monitor.guard import Guard
 from cretta.normalization import STATISTICS, Statistics
-from cretta.options import OptionSet, choice, flag, integer, number, option, texts, unknown
+from cretta.options import OptionSet, choice, flag, integer, known, number, option, texts
 
 OPTIMIZERS = ("adam", "sgd")
 COMPILE = ("default",)
@@ -41,8 +41,8 @@ class Facts:
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(Facts).items():
             allowed = get_args(hint)
-            if allowed and getattr(self, name) not in allowed:
-                raise unknown(f"value of Facts.{name}", getattr(self, name), allowed)
+            if allowed:
+                known(f"value of Facts.{name}", getattr(self, name), allowed)
         if self.backwards < 0:
             object.__setattr__(self, "backwards", int(self.updates != "nothing"))
 

@@ -100,7 +100,7 @@ class StatefulModule(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write everything that evolves to a safetensors file; :meth:`restore` continues bit for bit."""
         with self.exclusive():
-            records = [network.backend.record() for network in self._networks()]
+            records = [network.backend.record() for network in (self.model, *self._frozen.values())]
             kernels = {shape: kernel for record in records for shape, kernel in record.items()}
             description = {"kind": state.KIND, "kernels": kernels, **self._description()}
             if self.group is None:
@@ -208,11 +208,10 @@ class StatefulModule(nn.Module):
             tensors = {name: value for name, value in self.net.state_dict().items() if isinstance(value, Tensor)}
             self._net_fingerprint = tensorfile.fingerprint(part for entry in tensors.items() for part in entry)
         options = {**dataclasses.asdict(self.options), "statistics": self.statistics}
-        reads = self.buffer is not None and self.facts.source_data == "required"
         return {
             "method": self.name,
             "source": self._net_fingerprint,
-            "buffer": self.buffer.fingerprint if self.buffer is not None and reads else None,
+            "buffer": self.buffer.fingerprint if self.buffer and self.facts.source_data == "required" else None,
             "device": self.device.type,
             "options": json.loads(json.dumps(options)),  # through JSON and back, like the saved ones
         }
@@ -234,10 +233,7 @@ class StatefulModule(nn.Module):
 
     def networks(self) -> Iterator[nn.Module]:
         """Yield the modules that the adapter calls: the adapting copy of ``net``, and the frozen ones it has so far."""
-        yield from (network.module for network in self._networks())
-
-    def _networks(self) -> tuple[Network, ...]:
-        return (self.model, *self._frozen.values())
+        yield from (network.module for network in (self.model, *self._frozen.values()))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients to zero; they stay allocated, since they are views of one tensor."""

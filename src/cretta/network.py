@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -197,7 +198,7 @@ class Network:
             self.statistics.role, self.statistics.size = role, sum(counts) or len(x)
             network = self.module if plain else self._accelerator.network(x, self.arguments)
             half = self._is_faster_in_half(network, x)
-            logits = self._half(self.module, x) if half else self._logits(network, x)
+            logits = self._logits(self.module if half else network, x, half=half)
             if self._group is not None:
                 logits = self._group.gather(logits, counts)
         except (ValueError, RuntimeError) as error:
@@ -220,31 +221,22 @@ class Network:
         role, self.statistics.role = self.statistics.role, "probe"  # timing must not change moving statistics
         try:
             name = type(self.module).__name__
-            full, half = partial(self._logits, network), partial(self._half, self.module)
+            full, half = partial(self._logits, network), partial(self._logits, self.module, half=True)
             return bfloat16_is_faster(name, x, full, half)
         finally:
             self.statistics.role = role
 
-    def _half(self, network: Callable[..., Any], x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, torch.bfloat16):
-            return self._call_with_layout_fallback(network, x)
-
-    def _logits(self, network: Callable[..., Any], x: Tensor) -> Tensor:
-        if self._precision == "bfloat16":
-            return self._half(network, x)
-        return self._call_with_layout_fallback(network, x)
-
-    def _call_with_layout_fallback(self, network: Callable[..., Any], x: Tensor) -> Tensor:
-        if self._contiguous:
-            return logits_of(self.arguments.call(network, x.contiguous()), len(x))
+    def _logits(self, network: Callable[..., Any], x: Tensor, *, half: bool = False) -> Tensor:
+        half = half or self._precision == "bfloat16"
         try:
-            return logits_of(self.arguments.call(network, x), len(x))
+            with torch.autocast(x.device.type, torch.bfloat16) if half else nullcontext():
+                return logits_of(self.arguments.call(network, x.contiguous() if self._contiguous else x), len(x))
         except RuntimeError as error:
-            if "view size is not compatible" not in str(error) or x.is_contiguous():
+            if self._contiguous or "view size is not compatible" not in str(error) or x.is_contiguous():
                 raise
             # A network that flattens by .view() cannot take channels-last batches.
             self._contiguous = True
-            return self._call_with_layout_fallback(network, x)
+            return self._logits(network, x, half=half)
 
     def _check_first_logits(self, logits: Tensor) -> None:
         """Raise if the network's first output cannot be logits."""

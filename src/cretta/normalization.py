@@ -72,12 +72,13 @@ class StreamAverage:
         self.values: dict[str, tuple[Tensor, Tensor]] = {}
         self.seen: dict[str, tuple[Tensor, Tensor]] = {}
         self.rejected = False
-        """Whether the last batch was far from the stream, so that the average stayed as it was."""
+        """Whether the batch was far from the stream, so that the average stayed as it was; a new batch clears it."""
 
     def commit(self) -> None:
         """Make the statistics of the last forward pass of the stream the average, unless they are far from it."""
-        self.rejected = any(not self._near(self.values[name], *seen) for name, seen in self.seen.items())
-        if not self.rejected:
+        if any(not self._near(self.values[name], *seen) for name, seen in self.seen.items()):
+            self.rejected = True
+        else:
             self.values.update(self.seen)
         self.seen = {}
 

@@ -127,6 +127,13 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> OptionError:
     return OptionError(f"unknown {kind} {name!r}.{hint} Allowed: {', '.join(shown) or 'none'}.")
 
 
+def known(kind: str, name: str, allowed: Iterable[str]) -> str:
+    """Return ``name``; raise :func:`unknown` unless it is allowed."""
+    if name not in allowed:
+        raise unknown(kind, name, allowed)
+    return name
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptionSet:
     """A validated set of options; an invalid value raises :class:`~cretta.errors.OptionError`."""
@@ -175,6 +182,5 @@ class OptionSet:
     def make(cls, owner: str, preset: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
         """Return the options of a preset, overridden by ``options``; ``owner`` is named in errors."""
         for name in options:
-            if name not in cls.names():
-                raise unknown(f"option of {owner}", name, cls.names())
+            known(f"option of {owner}", name, cls.names())
         return cls(**{**preset, **options})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +34,17 @@ class WeightWatch:
 
     def _names(self, flags: list[bool]) -> list[str]:
         return [name for (name, _), flag in zip(self._weights, flags, strict=True) if flag]
+
+
+def warn_of_writes(names: list[str]) -> None:
+    """Warn that these weights of ``net`` changed."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    warnings.warn(
+        f"weights of net were written to after the adapter was built ({', '.join(names[:3])}{more}); the source "
+        "model is now net as it is, and what was learned stays. Call reset() to start from it; of a network that "
+        "you train, adapt a deep copy.",
+        stacklevel=6,
+    )
 
 
 @torch.no_grad()

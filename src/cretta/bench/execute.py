@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cretta import streams
 from cretta.adapter import Adapter
-from cretta.bench.context import DomainImages, RunContext
+from cretta.bench.context import RunContext
 from cretta.bench.result import BatchRow, Result, batch_row
 from cretta.bench.run import Run
 from cretta.bench.store import provenance
@@ -42,7 +42,14 @@ def execute(run: Run, context: RunContext, *, progress: Callable[[BatchRow], Non
             peak = _peak_bytes(model, x, warm_up=batch.number == 0)
 
     def read(batch: Batch) -> tuple[Tensor, Tensor]:
-        return _read(batch, domains, context.device)
+        """Return the images and the labels of a batch, in its order."""
+        parts = [(domains[domain], torch.from_numpy(indices)) for domain, _, indices in batch.parts()]
+        images = [domain.batch(indices, context.device) for domain, indices in parts]
+        labels = [domain.labels[indices] for domain, indices in parts]
+        if len(parts) == 1:
+            return images[0], labels[0]
+        order = torch.cat([torch.from_numpy(positions) for _, positions, _ in batch.parts()]).argsort()
+        return torch.cat(images)[order.to(context.device)], torch.cat(labels)[order]
 
     for step in streams.follow(stream, read, model, frozen=model.predict, before=meter):
         label = "+".join(run.label(domain) for domain, _, _ in step.batch.parts())
@@ -87,14 +94,3 @@ def _peak_bytes(model: Adapter[Any], x: Tensor, *, warm_up: bool) -> int:
             model(x)
         model.load_state_dict(state)
     return meter.peak
-
-
-def _read(batch: Batch, domains: list[DomainImages], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the images and the labels of a batch, in its order."""
-    parts = [(domains[domain], torch.from_numpy(indices)) for domain, _, indices in batch.parts()]
-    images = [domain.batch(indices, device) for domain, indices in parts]
-    labels = [domain.labels[indices] for domain, indices in parts]
-    if len(parts) == 1:
-        return images[0], labels[0]
-    order = torch.cat([torch.from_numpy(positions) for _, positions, _ in batch.parts()]).argsort()
-    return torch.cat(images)[order.to(device)], torch.cat(labels)[order]

@@ -141,11 +141,8 @@ def run_all(
 def sorted_keys(runs: Sequence[Run], context: RunContext) -> dict[Run, str]:
     """Return the keys of valid runs, those on the same images one after another: these are then read once."""
     keys = {run: context.key(run) for run in runs}
-    return dict(sorted(keys.items(), key=lambda item: _images_of(item[0])))
-
-
-def _images_of(run: Run) -> tuple[str, str, int, int]:
-    return run.data, str(run.domains), run.images or 0, run.seed
+    order = sorted(keys, key=lambda run: (run.data, str(run.domains), run.images or 0, run.seed))
+    return {run: keys[run] for run in order}
 
 
 def result_of(run: Run, key: str, store: Store, context: RunContext, listener: Listener) -> Result | None:

@@ -13,7 +13,7 @@ from cretta import streams
 from cretta.buffer import SELECT
 from cretta.data.domains import CLEAN, Domain
 from cretta.errors import OptionError
-from cretta.options import check_integer, unknown
+from cretta.options import check_integer, known
 
 Scalar = str | int | float | bool | None | tuple[str, ...]
 
@@ -35,10 +35,8 @@ class Buffer:
     select: str = "random"
 
     def __post_init__(self) -> None:
-        if self.split not in ("train", "test"):
-            raise unknown("split of a buffer", self.split, ("train", "test"))
-        if self.select not in SELECT:
-            raise unknown("selection of a buffer", self.select, SELECT)
+        known("split of a buffer", self.split, ("train", "test"))
+        known("selection of a buffer", self.select, SELECT)
         if isinstance(self.size, bool) or not self.size > 0 or (self.size >= 1 and self.size != int(self.size)):
             raise OptionError(
                 f"a buffer of {self.size!r} images: give a share below 1, or an integer number of images."
@@ -72,8 +70,7 @@ class Run:
     def __post_init__(self) -> None:
         if not isinstance(self.domains, tuple) or not self.domains:
             raise OptionError(f"domains={self.domains!r}: give a tuple of at least one, such as (Domain('fog', 5),).")
-        if self.stream not in STREAMS:
-            raise unknown("stream", self.stream, STREAMS)
+        known("stream", self.stream, STREAMS)
         if self.delta is None and self.stream == "dirichlet":
             raise OptionError("stream='dirichlet' needs its δ; give it as well, such as delta=0.1.")
         if self.delta is not None and self.stream != "dirichlet":

@@ -13,6 +13,7 @@ from cretta.cli.app import App, app
 from cretta.cli.console import check_output, console, print_table, say
 from cretta.cli.options import argument, option
 from cretta.errors import OptionError
+from cretta.options import known
 
 if TYPE_CHECKING:
     from cretta.buffer import SourceBuffer
@@ -59,7 +60,7 @@ def build(
     from cretta.predict import open_images
 
     check_output(output, (".safetensors",), overwrite=overwrite)
-    parse.choice("--augment", augment, AUGMENTATIONS)
+    known("--augment", augment, AUGMENTATIONS)
     share = parse.share_or_count(size)
     if dataset not in NAMED:
         images = open_images(dataset, size=parse.size(image_size, "--image-size"))

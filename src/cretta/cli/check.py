@@ -38,10 +38,7 @@ def check(
     from cretta.predict import open_images
 
     opened = parse.model(model, architecture, classes, mean, std, device)
-    sides = parse.size(size)
-    if sides is None and opened.side is not None and images.is_dir():
-        sides = opened.side, opened.side
-    dataset = open_images(images, size=sides)
+    dataset = open_images(images, size=parse.size_for(opened, images, size))
     x = as_batch(dataset.read(range(min(sample, len(dataset)))), parse.device(device))
     source = parse.adapter(opened.net, "source", buffer, None, {})
     advice = advise(opened.net, x, source.buffer, batch_size=batch_size)

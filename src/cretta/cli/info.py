@@ -36,18 +36,9 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     yield "instructions", f"{torch.backends.cpu.get_cpu_capability()}, as PyTorch uses them"
     yield "threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores"
-    yield "devices", ", ".join(_devices())
+    gpus = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())]
+    yield "devices", ", ".join(["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])])
     yield "kernels", f"{describe_kernels()} (CRETTA_KERNELS={kernel_setting()})"
     for choice in typical_choices():
         yield "", str(choice)
     yield "models", ", ".join(models.names())
-
-
-def _devices() -> Iterator[str]:
-    import torch
-
-    yield "cpu"
-    for index in range(torch.cuda.device_count()):
-        yield f"cuda:{index} ({torch.cuda.get_device_name(index)})"
-    if torch.backends.mps.is_available():
-        yield "mps"

@@ -18,6 +18,18 @@ def option(
     return typer.Option(default, help=help, rich_help_panel=heading, show_default=shown or True, min=min)
 
 
+def statistics(default: str) -> Any:
+    """Declare which statistics BatchNorm uses; help shows what the command's ``default`` is."""
+    help = "What BatchNorm normalizes with: batch, running, mixture, moving or auto."
+    return option(None, help, ADAPTATION, shown=default)
+
+
+def size(default: str) -> Any:
+    """Declare the size of images; help shows what the command's ``default`` is."""
+    help = "224: scale the shorter side to 256, crop the center. 32x32: scale to exactly that."
+    return option(None, help, IMAGES, shown=default)
+
+
 def flag(name: str, help: str) -> Any:
     """Declare an option without a value, which is off unless its name is on the command line."""
     return typer.Option(False, name, help=help)
@@ -28,6 +40,16 @@ def argument(default: object, help: str, *, shown: str | bool = False, name: str
     return typer.Argument(default, help=help, show_default=shown, metavar=name)
 
 
+METHOD = option("cretta", "The adaptation method; source does not adapt.", ADAPTATION)
+PRESET = option(None, "A named set of options: cifar100, …", ADAPTATION)
+OPTION = option(None, "An option of the method, key=value; can be repeated.", ADAPTATION)
+GUARD = option(
+    None,
+    "When adaptation does harm: warn, fallback (the unadapted model answers), rollback, reset, or off.",
+    ADAPTATION,
+    shown="rollback",
+)
+CLASS_NAMES = option(None, "A text file with the names of the model's classes, one per line, in their order.", MODEL)
 ARCHITECTURE = option(None, "Architecture of a checkpoint that does not name it: wrn-40-2, resnet-26, …", MODEL)
 CLASSES = option(None, "Number of classes of such a checkpoint.", MODEL)
 MEAN = option(None, "Channel means, for a model that expects normalized images: 0.485,0.456,0.406", MODEL)

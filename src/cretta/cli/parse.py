@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from cretta.cli.console import count
 from cretta.errors import BufferRequired, OptionError
-from cretta.options import unknown
+from cretta.options import known
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from cretta.adapter import Adapter
@@ -31,6 +33,11 @@ def size(text: str | None, option: str = "--size") -> Size:
         raise OptionError(f"{option} {text}: expected a side, such as 224, or height and width, such as 32x32.")
     numbers = [int(side) for side in sides]
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def size_for(model: OpenedModel, images: Path, text: str | None) -> Size:
+    """Return the image size, by default that of the model; an array keeps the size it has."""
+    return (model.side, model.side) if text is None and model.side and images.is_dir() else size(text)
 
 
 def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
@@ -69,13 +76,6 @@ def device(text: str) -> torch.device:
     return device
 
 
-def choice(option: str, value: str, allowed: Iterable[str]) -> str:
-    """Return ``value`` if it is allowed."""
-    if value not in allowed:
-        raise unknown(option, value, allowed)
-    return value
-
-
 def model(
     spec: str, architecture: str | None, classes: int | None, mean: str | None, std: str | None, device_name: str
 ) -> OpenedModel:
@@ -106,8 +106,7 @@ def options(method: str, pairs: Sequence[str], **others: str | None) -> dict[str
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
             raise OptionError(f"--option {text}: expected key=value, such as lr=0.001.")
-        if name not in declared.names():
-            raise unknown(f"option of {method}", name, declared.names())
+        known(f"option of {method}", name, declared.names())
         if name in values:
             raise OptionError(f"--option {text}: {name} is given twice; leave one out.")
         values[name] = _value(value, kinds[name])

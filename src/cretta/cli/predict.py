@@ -15,6 +15,7 @@ from cretta.cli.app import app, as_options
 from cretta.cli.console import note, print_table, say
 from cretta.cli.options import ADAPTATION, IMAGES, MODEL, argument, flag, option
 from cretta.errors import OptionError
+from cretta.options import known
 
 if TYPE_CHECKING:
     from cretta.monitor import MonitorSummary
@@ -37,37 +38,22 @@ def predict(
         MODEL,
     ),
     output: Path = option(Path("predictions.parquet"), "File for the predictions (.parquet or .csv)."),
-    method: str = option("cretta", "The adaptation method; source does not adapt.", ADAPTATION),
+    method: str = shared.METHOD,
     buffer: str | None = option(
         None,
         "Source images for cretta and eata: a file of `cretta buffer build`, or embedded (the CIFAR-10 images that "
         "come with cretta).",
         ADAPTATION,
     ),
-    preset: str | None = option(None, "A named set of options: cifar100, …", ADAPTATION),
-    option: list[str] | None = option(None, "An option of the method, key=value; can be repeated.", ADAPTATION),
-    statistics: str | None = option(
-        None,
-        "What BatchNorm normalizes with: batch, running, mixture, moving or auto.",
-        ADAPTATION,
-        shown="the method's",
-    ),
-    guard: str | None = option(
-        None,
-        "When adaptation does harm: warn, fallback (the unadapted model answers), rollback, reset, or off.",
-        ADAPTATION,
-        shown="rollback",
-    ),
+    preset: str | None = shared.PRESET,
+    option: list[str] | None = shared.OPTION,
+    statistics: str | None = shared.statistics("the method's"),
+    guard: str | None = shared.GUARD,
     batch_size: int = option(200, "Images per batch.", ADAPTATION, min=1),
     seed: int = shared.SEED,
     continue_from: Path | None = option(None, "Start from a state that --keep-state saved.", ADAPTATION),
     keep_state: Path | None = option(None, "Save the adapted state here at the end (.safetensors)."),
-    size: str | None = option(
-        None,
-        "224: scale the shorter side to 256, crop the center. 32x32: scale to exactly that.",
-        IMAGES,
-        shown="the model's, if known",
-    ),
+    size: str | None = shared.size("the model's, if known"),
     order: str = option("auto", "files (by name), random, or auto: random if they are in several folders.", IMAGES),
     labels: str = option(
         "auto",
@@ -75,9 +61,7 @@ def predict(
         "folder or beside it gives their order.",
         IMAGES,
     ),
-    class_names: Path | None = option(
-        None, "A text file with the names of the model's classes, one per line, in the model's order.", MODEL
-    ),
+    class_names: Path | None = shared.CLASS_NAMES,
     on_error: str = option("stop", "If an image cannot be read: stop, or skip it and note it in the output.", IMAGES),
     workers: int | None = option(None, "Threads that read images.", IMAGES, shown="one per core", min=1),
     architecture: str | None = shared.ARCHITECTURE,
@@ -135,8 +119,8 @@ def predict(
         for hint in hints:
             note(as_options(hint, ctx.command.params))
 
-    labeled = LABELS[parse.choice("--labels", labels, LABELS)]
-    parse.choice("--order", order, ORDERS)
+    labeled = LABELS[known("--labels", labels, LABELS)]
+    known("--order", order, ORDERS)
     if keep_state is not None and keep_state.suffix.lower() != ".safetensors":
         raise OptionError(f"--keep-state {keep_state}: expected a name that ends in .safetensors.")
     if guard is None and not any(text.startswith("guard=") for text in option or []):
@@ -147,10 +131,7 @@ def predict(
     with collapses_as_notes():
         opened = parse.model(model, architecture, classes, mean, std, device)
         names = opened.classes if class_names is None else read_class_names(class_names)
-        sides = parse.size(size)
-        if sides is None and opened.side is not None and images.is_dir():  # an array keeps the size it has
-            sides = opened.side, opened.side
-        dataset = open_images(images, size=sides, labeled=labeled, classes=names)
+        dataset = open_images(images, size=parse.size_for(opened, images, size), labeled=labeled, classes=names)
         adapter = parse.adapter(opened.net, method, buffer, preset, options)
         if continue_from is not None:
             adapter.restore(continue_from)

@@ -10,8 +10,9 @@ from cretta.cli import options as shared
 from cretta.cli import parse
 from cretta.cli.app import app
 from cretta.cli.console import say
-from cretta.cli.options import ADAPTATION, IMAGES, MODEL, option
+from cretta.cli.options import ADAPTATION, MODEL, option
 from cretta.errors import OptionError, StateError
+from cretta.options import known
 
 SERVER, LIMITS, STATE = "Server", "Limits", "State"
 LOGS = ("auto", "json", "text")
@@ -27,27 +28,17 @@ def serve(
         "The shipped model; timm:NAME; a checkpoint, with --architecture and --classes; module:callable.",
         MODEL,
     ),
-    method: str = option("cretta", "The adaptation method; source does not adapt.", ADAPTATION),
+    method: str = shared.METHOD,
     buffer: str | None = option(
         None,
         "Source images for cretta and eata: a file of `cretta buffer build`, or embedded.",
         ADAPTATION,
         shown="embedded, with the shipped model",
     ),
-    preset: str | None = option(None, "A named set of options: cifar100, …", ADAPTATION),
-    option: list[str] | None = option(None, "An option of the method, key=value; can be repeated.", ADAPTATION),
-    statistics: str | None = option(
-        None,
-        "What BatchNorm normalizes with: batch, running, mixture, moving or auto.",
-        ADAPTATION,
-        shown="auto, which fits the size of the batch",
-    ),
-    guard: str | None = option(
-        None,
-        "When adaptation does harm: warn, fallback, rollback or reset; off for no guard.",
-        ADAPTATION,
-        shown="rollback",
-    ),
+    preset: str | None = shared.PRESET,
+    option: list[str] | None = shared.OPTION,
+    statistics: str | None = shared.statistics("auto, which fits the size of the batch"),
+    guard: str | None = shared.GUARD,
     batch_size: int = option(64, "Images per batch, at most.", ADAPTATION, min=1),
     wait_ms: float = option(20.0, "Milliseconds that a batch waits to be filled.", ADAPTATION, min=0),
     host: str = option("127.0.0.1", "Address to listen on. Another than loopback needs a token.", SERVER),
@@ -69,13 +60,8 @@ def serve(
     grace: float = option(0.0, "Seconds from SIGTERM until connections are refused.", LIMITS, min=0),
     drain: float = option(30.0, "Seconds to answer what was accepted before.", LIMITS),
     recent: int = option(24, "Images that the page shows; 0 shows none.", SERVER, min=0),
-    size: str | None = option(
-        None,
-        "224: scale the shorter side to 256, crop the center. 32x32: scale to exactly that.",
-        IMAGES,
-        shown="the model's, or the buffer's",
-    ),
-    class_names: Path | None = option(None, "A text file with the names of the classes, one per line.", MODEL),
+    size: str | None = shared.size("the model's, or the buffer's"),
+    class_names: Path | None = shared.CLASS_NAMES,
     architecture: str | None = shared.ARCHITECTURE,
     classes: int | None = shared.CLASSES,
     mean: str | None = shared.MEAN,
@@ -122,7 +108,7 @@ def serve(
     from cretta.serve.server import serve as run
     from cretta.serve.shipped import BUFFER, service_options
 
-    parse.choice("--log", log, LOGS)
+    known("--log", log, LOGS)
     token = _token(token_file)
     local = is_loopback(host)
     if not local and token is None:

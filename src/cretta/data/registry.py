@@ -17,7 +17,7 @@ from cretta.data.folder import image_folder, labeled_csv, subfolders
 from cretta.data.imagenet import imagenet_c, imagenet_validation, tiny_imagenet, tiny_imagenet_c
 from cretta.data.pacs import DOMAINS, pacs_domain
 from cretta.data.releases import FACTS, Archive, Release, data_root
-from cretta.options import unknown
+from cretta.options import known
 
 Opener = Callable[[Split, Path | None, int | None], ImageDataset]
 
@@ -57,9 +57,7 @@ def dataset(name: str) -> Dataset:
     >>> dataset("tiny-imagenet").batch_size
     1000
     """
-    if name not in DATASETS:
-        raise unknown("dataset", name, DATASETS)
-    return DATASETS[name]
+    return DATASETS[known("dataset", name, DATASETS)]
 
 
 def release(name: str) -> Release:
@@ -68,9 +66,7 @@ def release(name: str) -> Release:
     >>> release("cifar100-c").folder
     'CIFAR-100-C'
     """
-    if name not in RELEASES:
-        raise unknown("dataset", name, RELEASES)
-    return RELEASES[name]
+    return RELEASES[known("dataset", name, RELEASES)]
 
 
 def dataset_path(name: str, root: str | Path | None = None) -> Path:

@@ -1,10 +1,9 @@
 """BN-Adapt: statistics of the batch, nothing learned."""
 
-from torch.nn.modules.batchnorm import _BatchNorm
-
 from cretta.adapter import Adapter
 from cretta.errors import ModelError
 from cretta.method import Facts
+from cretta.normalization import has_batch_norm
 
 
 class BNAdapt(Adapter):
@@ -15,7 +14,7 @@ class BNAdapt(Adapter):
 
     def begin(self) -> None:
         """Raise for a network that has no statistics to replace."""
-        if not any(isinstance(module, _BatchNorm) for module in self.net.modules()):
+        if not has_batch_norm(self.net):
             raise ModelError(
                 f"{type(self.net).__name__} has no BatchNorm layer, so bn_adapt would be the source model. Use "
                 "'source', or a method that learns γ and β, such as 'tent' or 'cretta'."

@@ -201,7 +201,7 @@ class CreTTA(Adapter[CreTTAOptions]):
     def _target_reference(self, x: Tensor) -> Tensor:
         """Return E_φ(x_t)."""
         if self.compares_all:
-            return energy(self.source_logits(x)[1], self.options.temperature)
+            return energy(self.comparison.logits(x)[1], self.options.temperature)
         with torch.no_grad():
             return energy(self.frozen(self._reference_statistics)(x), self.options.temperature)
 

@@ -30,8 +30,22 @@ class ETAOptions(Options):
 ETAOptionsT = TypeVar("ETAOptionsT", bound=ETAOptions, default=ETAOptions)
 
 
-class FilteredEntropy(Adapter[ETAOptionsT]):
-    """The objective that ETA and EATA share."""
+class ETA(Adapter[ETAOptionsT]):
+    """Efficient test-time adaptation (Niu et al., 2022): L = mean exp(e − H) · H where H < e and |cos(p, p̄)| < d.
+
+    Reliable: H < e. Non-redundant: |cos(p, p̄)| < d, p̄ a moving average of the selected predictions; the first batch
+    has none and passes. Without a selected sample the step is skipped.
+    """
+
+    name = "eta"
+    facts = Facts(updates="norm affine", statistics="batch", logits="before")
+    presets = {
+        "paper": {"entropy_margin": entropy_margin(1000), "redundancy_margin": 0.05},
+        "tuned": {"entropy_margin": None, "redundancy_margin": None},
+        "cifar100": {"lr": 1e-4},
+        "tiny-imagenet": {"lr": 1e-4},
+        "imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "momentum": 0.9},
+    }
 
     def objective(self, x: Tensor) -> Objective:
         """Compute the weighted entropy of the selected samples."""
@@ -58,24 +72,6 @@ class FilteredEntropy(Adapter[ETAOptionsT]):
         return 0.0
 
 
-class ETA(FilteredEntropy[ETAOptions]):
-    """Efficient test-time adaptation (Niu et al., 2022): L = mean exp(e − H) · H where H < e and |cos(p, p̄)| < d.
-
-    Reliable: H < e. Non-redundant: |cos(p, p̄)| < d, p̄ a moving average of the selected predictions; the first batch
-    has none and passes. Without a selected sample the step is skipped.
-    """
-
-    name = "eta"
-    facts = Facts(updates="norm affine", statistics="batch", logits="before")
-    presets = {
-        "paper": {"entropy_margin": entropy_margin(1000), "redundancy_margin": 0.05},
-        "tuned": {"entropy_margin": None, "redundancy_margin": None},
-        "cifar100": {"lr": 1e-4},
-        "tiny-imagenet": {"lr": 1e-4},
-        "imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "momentum": 0.9},
-    }
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EATAOptions(ETAOptions):
     """Options of EATA: those of ETA, and of its penalty."""
@@ -85,7 +81,7 @@ class EATAOptions(ETAOptions):
     fisher_batch: int = integer(64, "source samples per batch for F", at_least=1)
 
 
-class EATA(FilteredEntropy[EATAOptions]):
+class EATA(ETA[EATAOptions]):
     """ETA with a penalty on forgetting: L = mean exp(e − H) · H where H < e and |cos(p, p̄)| < d, + α Σ F (θ − θ₀)².
 
     F is the mean over source batches of the squared gradient of the cross-entropy to the model's own labels: the

@@ -141,7 +141,7 @@ class Monitor:
     def summary(self) -> MonitorSummary:
         """Return the numbers of the stream so far."""
         logits = torch.cat([batch for batch, *_ in self._recent]).cpu() if self._recent else torch.empty(0, 2)
-        pairs = [(_rows(b, c), s) for b, s, c in self._recent if s is not None]
+        pairs = [(b if c is None else b[c.to(b.device)], s) for b, s, c in self._recent if s is not None]
         reference, drift = self.adapted or self.source, self._drift
         answered = logits.softmax(-1)
         mix = answered.mean(0)
@@ -175,10 +175,6 @@ class Monitor:
             source_accuracy=self.source.accuracy if self.source is not None else None,
             temperature=reference.temperature if reference is not None else None,
         )
-
-
-def _rows(logits: Tensor, compared: Tensor | None) -> Tensor:
-    return logits if compared is None else logits[compared.to(logits.device)]
 
 
 def _spread(energies: Tensor) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cretta.options import unknown
+from cretta.options import known
 from cretta.paper import ablations, cost, main
 from cretta.paper.item import Item, paper_data
 from cretta.paper.measured import OMITTED, measured
@@ -34,9 +34,7 @@ def get(name: str) -> Item:
     >>> get("main").where
     'Table 1'
     """
-    if name not in _ITEMS:
-        raise unknown("item of the paper", name, _ITEMS)
-    return _ITEMS[name]
+    return _ITEMS[known("item of the paper", name, _ITEMS)]
 
 
 __all__ = [

@@ -24,11 +24,7 @@ CIFAR10, CIFAR100 = "tab:suppl_comcost_cifar10", "tab:suppl_comcost_cifar100"
 
 def gflops(key: str) -> Value:
     """Return the operations of a step on 200 images: they grow with the images of a batch."""
-
-    def value(results: Sequence[Result]) -> float:
-        return results[0].cost[key] * BATCH / int(results[0].run.batch_size)
-
-    return value
+    return lambda results: results[0].cost[key] * BATCH / int(results[0].run.batch_size)
 
 
 def megabytes(results: Sequence[Result]) -> float:

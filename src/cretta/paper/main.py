@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import fmean
 
-from cretta.bench import Result
 from cretta.data.corruptions import SEVERITIES
 from cretta.data.domains import CLEAN, Domain
 from cretta.data.pacs import DOMAINS
@@ -150,11 +149,7 @@ def gradual(item: Item, readings: Readings) -> Iterator[Table]:
 
 def accuracy_at(stage: int) -> Value:
     """Return the accuracy in percent, in the domain of this stage."""
-
-    def value(results: Sequence[Result]) -> float:
-        return 100 * fmean([result.only([result.run.label(stage)]).scores.accuracy for result in results])
-
-    return value
+    return lambda results: 100 * fmean([r.only([r.run.label(stage)]).scores.accuracy for r in results])
 
 
 DRAW: dict[str, Draw] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cretta.data.releases import data_root
-from cretta.options import unknown
+from cretta.options import known
 from cretta.paper.family import Family
 
 
@@ -29,9 +29,7 @@ class Scale:
 
     def family(self, name: str) -> Family:
         """Return the family of that name."""
-        if name not in self.families:
-            raise unknown("family", name, self.families)
-        return self.families[name]
+        return self.families[known("family", name, self.families)]
 
     def seeds_of(self, method: str) -> tuple[int, ...]:
         """Return the seeds to run a method with: Source predicts the same in any order, so that one is enough."""
@@ -91,6 +89,4 @@ def scale(name: str) -> Scale:
     >>> scale("smoke").family("cifar10").data
     'embedded'
     """
-    if name not in SCALES:
-        raise unknown("scale", name, SCALES)
-    return SCALES[name]
+    return SCALES[known("scale", name, SCALES)]

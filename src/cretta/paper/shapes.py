@@ -82,8 +82,9 @@ def comparison(item: Item, readings: Readings) -> Iterator[Table]:
             for (family, quantity, where), number in zip(cases, numbers[label], strict=True)
         ]
         lines.append(Row(label, tuple(cells), variant.group))
+    words = {"clean": "clean", "worst": f"severity {WORST}"}
     headings = [
-        Column(quantity.title, f"{family.title}, {_heading(family, where)}", quantity.better)
+        Column(quantity.title, f"{family.title}, {words.get(where, family.average)}", quantity.better)
         for family, quantity, where in cases
     ]
     yield Table(item.name, item.title, record.get("first", "Method"), tuple(headings), tuple(lines))
@@ -123,10 +124,6 @@ def cells_and_average(
     return tuple(
         readings.cell(groups, value, number) for groups, number in zip((*settings, averaged), numbers, strict=True)
     )
-
-
-def _heading(family: Family, where: Where) -> str:
-    return {"clean": "clean", "worst": f"severity {WORST}", "average": family.average}[where]
 
 
 def curves(readings: Readings, title: str, y: str, curve: Curve, lines: Mapping[str, Groups]) -> Panel:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cretta.data.dataset import ArrayDataset, FileDataset, ImageDataset, Pixels
 from cretta.errors import StateError
-from cretta.options import unknown
+from cretta.options import known
 from cretta.streams import Batch
 
 ON_ERROR = ("stop", "skip")
@@ -27,11 +27,9 @@ class Reader:
     """
 
     def __init__(self, dataset: ImageDataset, source: Path | None, workers: int | None, on_error: str) -> None:
-        if on_error not in ON_ERROR:
-            raise unknown("on_error", str(on_error), ON_ERROR)
+        self.on_error = known("on_error", str(on_error), ON_ERROR)
         self.dataset = dataset
         self.workers = workers
-        self.on_error = on_error
         self._files = dataset.files if isinstance(dataset, FileDataset) else None
         self._folder = source if source is not None and source.is_dir() else None
         self._prefix = source.name if source is not None else dataset.name

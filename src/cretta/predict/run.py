@@ -178,7 +178,10 @@ class _Prediction:
             for step in streams.follow(self.stream[start:], self._read, self.model, before=self._begin, ahead=2):
                 self.consistent = False
                 unreadable, stamps = step.extra
-                self._check_outputs(step.logits)
+                if len(step.logits) and not self.outputs:
+                    # Raises if labels or names of classes do not fit the model.
+                    usable_labels(self.reader.dataset, self.labeled, step.logits.shape[1], self.classes)
+                    self.outputs = step.logits.shape[1]
                 temperature = self.model.options.temperature
                 self.unsaved.append(
                     table.batch_table(step.batch, unreadable, step.logits, self.model.last, temperature)
@@ -219,12 +222,6 @@ class _Prediction:
             batches = rows[-1]["batch"][-1].as_py() + 1
             position = Position(batches, {name: str(value) for name, value in facts.items()})
             self.journal.append(pa.concat_tables(rows), self.model.save, position)
-
-    def _check_outputs(self, logits: Tensor) -> None:
-        """Raise after the first logits if labels or names of classes do not fit the model."""
-        if len(logits) and not self.outputs:
-            usable_labels(self.reader.dataset, self.labeled, logits.shape[1], self.classes)
-            self.outputs = logits.shape[1]
 
     def _check(self, position: Position) -> None:
         """Raise if the images that are done have changed, or are not complete batches any more."""

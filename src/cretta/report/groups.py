@@ -33,12 +33,8 @@ class Metric:
         return Column(self.title, better=self.better, digits=self.digits)
 
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-ACCURACY = Metric("accuracy %", "higher", 2, lambda result: _percent(result.scores.accuracy))
-CALIBRATION = Metric("ECE %", "lower", 2, lambda result: _percent(result.scores.calibration_error))
+ACCURACY = Metric("accuracy %", "higher", 2, lambda result: 100 * result.scores.accuracy)
+CALIBRATION = Metric("ECE %", "lower", 2, lambda result: 100 * result.scores.calibration_error)
 SKIPPED = Metric("skipped", "neither", 0, lambda result: sum(row.skipped for row in result.rows))
 SPEED = Metric(
     "images/s", "neither", 0, lambda result: result.scores.images / result.seconds if result.seconds else math.nan

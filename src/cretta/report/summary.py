@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -16,24 +15,18 @@ def summary_tables(groups: Sequence[Group]) -> list[Table]:
     tables = []
     for number, (setting, members) in enumerate(settings.items(), start=1):
         suffix = f"-{number}" if len(settings) > 1 else ""
-        overall = overall_table(members)
+        metrics, shifts = metrics_of(members), list(by("shift", members))
+        columns, notes = tuple(metric.column for metric in metrics), (_seeds_note(members),)
+        overall = tuple(
+            Row(label, tuple(averaged(same_label, metric, shifts) for metric in metrics))
+            for label, same_label in by("label", members).items()
+        )
         title = f"{setting}: {over(members)}"
-        tables.append(dataclasses.replace(overall, name=f"{overall.name}{suffix}", title=title))
-        if rows := _rows_by_shift(members, metrics_of(members)):
+        tables.append(Table(f"summary{suffix}", title, "method", columns, overall, notes))
+        if rows := _rows_by_shift(members, metrics):
             title = f"{setting}: by shift"
-            tables.append(dataclasses.replace(overall, name=f"shifts{suffix}", title=title, rows=rows, best_of="group"))
+            tables.append(Table(f"shifts{suffix}", title, "method", columns, rows, notes, best_of="group"))
     return tables
-
-
-def overall_table(groups: Sequence[Group]) -> Table:
-    """Return the methods of one setting by metrics, over all its shifts."""
-    metrics, shifts = metrics_of(groups), list(by("shift", groups))
-    rows = tuple(
-        Row(label, tuple(averaged(members, metric, shifts) for metric in metrics))
-        for label, members in by("label", groups).items()
-    )
-    columns = tuple(metric.column for metric in metrics)
-    return Table("summary", over(groups), "method", columns, rows, (_seeds_note(groups),))
 
 
 def summary_charts(groups: Sequence[Group]) -> list[Chart]:

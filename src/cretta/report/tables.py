@@ -6,9 +6,8 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from csv import writer
-from itertools import starmap
 
-from cretta.report.content import Cell, Column, Table
+from cretta.report.content import Table
 from cretta.report.ranking import brackets, cell_parts, heading, marked_rows, marks, notes
 
 
@@ -25,7 +24,9 @@ def markdown(table: Table) -> str:
         if group:
             lines.append(_markdown_row([f"*{_escape_markdown(group)}*", *("" for _ in table.columns)]))
         for row, row_marks in rows:
-            cells = starmap(_markdown_cell, zip(row.cells, table.columns, row_marks, strict=True))
+            parts = [cell_parts(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)]
+            marked = zip(parts, row_marks, strict=True)
+            cells = [(f"**{measured}**" if best else measured) + beside for (measured, beside), best in marked]
             lines.append(_markdown_row([_escape_markdown(row.label), *cells]))
     for note in [*brackets(table), *notes(table)]:
         lines += ["", _escape_markdown(note)]
@@ -38,11 +39,6 @@ def _escape_markdown(text: str) -> str:
 
 def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _markdown_cell(cell: Cell, column: Column, best: bool) -> str:
-    measured, beside = cell_parts(cell, column)
-    return (f"**{measured}**" if best else measured) + beside
 
 
 def csv(table: Table) -> str:

@@ -82,7 +82,6 @@ class Recipe(OptionSet):
             raise OptionError(
                 f"epochs={self.epochs}, minutes={self.minutes}: give one of them, as in epochs=10 or minutes=100."
             )
-
         if self.best and not self.holdout:
             raise OptionError(
                 "best=True, holdout=0: the best epoch is chosen on held-out images; give holdout=100, say."

@@ -202,7 +202,10 @@ class _Training:
         steps_per_epoch = len(self.images) / recipe.batch_size
         self.total = None if recipe.epochs is None else max(1, round(recipe.epochs * steps_per_epoch))
         if recipe.learn == "norm and head":
-            learn_norm_and_head(model)
+            linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+            model.requires_grad_(False)
+            for layer in [*(layer for _, layer in norm_layers(model)), *linear[-1:]]:
+                layer.requires_grad_(True)
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         decayed = [weight for weight in learned if weight.dim() > 1]
         others = [weight for weight in learned if weight.dim() <= 1]
@@ -383,14 +386,6 @@ class _Training:
             values: dict[str, Any] = {name: math.nan if value is None else value for name, value in row.items()}
             self.log.append(Row(**values))
         self.use(facts["backend"])
-
-
-def learn_norm_and_head(model: nn.Module) -> None:
-    """Freeze all parameters except those of normalization layers and of the last linear layer."""
-    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    model.requires_grad_(False)
-    for layer in [*(layer for _, layer in norm_layers(model)), *linear[-1:]]:
-        layer.requires_grad_(True)
 
 
 def jensen_shannon(logits: tuple[Tensor, ...]) -> Tensor:

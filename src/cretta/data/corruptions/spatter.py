@@ -61,6 +61,8 @@ def _filter(layer: Floats, weights: tuple[tuple[int, ...], ...]) -> Floats:
 
 def _edges(drops: Layer, low: int = 50, high: int = 150) -> NDArray[np.bool_]:
     """Return outlines by Canny's detector: thinned Sobel gradients that are connected to a strong one."""
+    from scipy import ndimage  # only where it is used: it takes long to load
+
     _, height, width = drops.shape
     padded = np.pad(drops, ((0, 0), (1, 1), (1, 1)), mode="edge")
     rows = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
@@ -82,32 +84,19 @@ def _edges(drops: Layer, low: int = 50, high: int = 150) -> NDArray[np.bool_]:
     peak_rising = (strength > neighbor(-1, 1)) & (strength > neighbor(1, -1))
     peak = np.select([level, steep, falling], [peak_level, peak_steep, peak_falling], peak_rising)
 
-    candidates = peak & (strength > low)
-    edges = peak & (strength > high)
-    while True:
-        grown = np.pad(edges, ((0, 0), (1, 1), (1, 1)))
-        grown = grown[:, :-2] | grown[:, 1:-1] | grown[:, 2:]
-        grown = (grown[:, :, :-2] | grown[:, :, 1:-1] | grown[:, :, 2:]) & candidates
-        if (grown == edges).all():
-            return edges
-        edges = grown
+    edges: NDArray[np.bool_] = ndimage.binary_propagation(
+        peak & (strength > high), np.ones((1, 3, 3)), mask=peak & (strength > low)
+    )
+    return edges
 
 
 def _distance(edges: NDArray[np.bool_]) -> Floats:
     """Return the Euclidean distance to the nearest edge, at most `_FAR`."""
-    _, height, width = edges.shape
-    vertical = np.where(edges, np.float32(0), np.float32(_FAR))
-    for row in range(1, height):
-        vertical[:, row] = np.minimum(vertical[:, row], vertical[:, row - 1] + 1)
-    for row in range(height - 2, -1, -1):
-        vertical[:, row] = np.minimum(vertical[:, row], vertical[:, row + 1] + 1)
-    squared = vertical**2
-    padded = np.pad(squared, ((0, 0), (0, 0), (_FAR, _FAR)), constant_values=_FAR**2)
-    for offset in range(-_FAR, _FAR + 1):
-        shifted = padded[:, :, _FAR + offset : _FAR + offset + width]
-        squared = np.minimum(squared, shifted + np.float32(offset**2))
-    distance: Floats = np.sqrt(squared)
-    return distance
+    from scipy import ndimage
+
+    far = np.full(edges.shape[1:], _FAR)  # where an image has no edge
+    distances = [ndimage.distance_transform_edt(~image) if image.any() else far for image in edges]
+    return np.minimum(distances, _FAR).astype(np.float32)
 
 
 def _equalized(layer: Layer) -> Floats:

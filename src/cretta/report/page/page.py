@@ -42,6 +42,7 @@ def write_page(
     if not groups and not tables and not charts:
         raise OptionError("nothing to show: expected results that have batches, tables or charts.")
     method_styles = styles(group.method for group in groups)
+    data = dict.fromkeys(group.run.data for group in groups)
     own = summary_charts(groups)
     drawings = [_chart(chart, index, method_styles) for index, chart in enumerate([*charts, *own[:OPEN_SETTINGS]])]
     # A single chart stands beside the numbers it shows, not alone in a row.
@@ -62,7 +63,7 @@ def write_page(
         "policy": html.escape(pages.policy(script)),
         "title": html.escape(title),
         "style": pages.asset("style.css"),
-        "lead": _lead(groups),
+        "lead": html.escape(f"{', '.join(method_styles)} on {', '.join(data)}") if groups else "",
         "facts": _facts(groups),
         "notes": "".join(f"<p class=note>{html.escape(note)}</p>" for note in notes),
         "beside": beside,
@@ -76,12 +77,6 @@ def write_page(
     with atomic_write(Path(output)) as temporary:
         temporary.write_bytes(page)
     return len(page)
-
-
-def _lead(groups: Sequence[Group]) -> str:
-    methods = dict.fromkeys(group.method for group in groups)
-    data = dict.fromkeys(str(group.run.data) for group in groups)
-    return html.escape(f"{', '.join(methods)} on {', '.join(data)}") if groups else ""
 
 
 def _facts(groups: Sequence[Group]) -> str:
