@@ -175,6 +175,8 @@ def _replace_operations(network: fx.GraphModule) -> int:
             writable.add(node)
         elif _is_sum(node):
             changes += _replace_sum(node, writable)
+        elif node.target is F.pad:
+            changes += _replace_pad(network, node)
     return changes
 
 
@@ -232,8 +234,8 @@ def _replace_convolution(network: fx.GraphModule, node: fx.Node, convolution: An
         layer = _get_layer(network, before, node.target)
         _replace_call(node, operations.batch_norm_relu_convolve, norm, layer, x)
         network.graph.erase_node(before)
-    elif follows and before.target is operations.batch_norm_add_relu:
-        norm, x, shortcut = before.args
+    elif follows and before.target in (operations.batch_norm_relu, operations.batch_norm_add_relu):
+        norm, x, shortcut = (*before.args, None)[:3]
         layer = _get_layer(network, before, node.target)
         with network.graph.inserting_before(before):
             both = network.graph.call_function(operations.batch_norm_add_relu_convolve, (norm, layer, x, shortcut))
@@ -255,6 +257,23 @@ def _replace_sum(node: fx.Node, writable: set[fx.Node]) -> bool:
     if not in_place:
         writable.add(node)
     return False
+
+
+def _replace_pad(network: fx.GraphModule, node: fx.Node) -> bool:
+    """Replace a slice that is padded by zeros."""
+    before, padding = _exclusive_input(node), node.args[1] if len(node.args) == 2 else None
+    if before is None or before.target is not operator.getitem or not _are(int, padding):
+        return False
+    x, index = before.args
+    if node.kwargs.get("mode", "constant") != "constant" or node.kwargs.get("value") or not _are(slice, index):
+        return False
+    _replace_call(node, operations.slice_and_pad, x, index, padding)
+    network.graph.erase_node(before)
+    return True
+
+
+def _are(kind: type, values: Any) -> bool:
+    return isinstance(values, tuple | list) and all(isinstance(value, kind) for value in values)
 
 
 def _called_layer(node: fx.Node | None, layers: dict[str, nn.Module], kinds: tuple[type[nn.Module], ...]) -> Any:

@@ -317,6 +317,10 @@ def convolution_kernel(
 
     ``large`` allows larger tiles, which round worse: for results that have no gradient.
     """
+    key = (value, x.shape, weight.shape, backward, large, weight.requires_grad)
+    known = choices.decided.get(key)
+    if known is not None and _layers.get() is None:
+        return known
     images, inputs, height, width = x.shape
     outputs = weight.shape[1 if backward else 0]
     operation = "convolution backward" if backward else "convolution without gradient" if large else "convolution"
@@ -325,7 +329,8 @@ def convolution_kernel(
             layers.add(choices.Shape(operation, 0, inputs, outputs, height, width))
         products = [36 * -(-height // 4) * -(-width // 4), 16 * -(-height // 2) * -(-width // 2)]
         large = large and inputs * outputs <= LARGEST_WEIGHT and products[0] < 0.75 * products[1]
-        return value + LARGE_TILES if large else value
+        kernel = choices.decided[key] = value + LARGE_TILES if large else value
+        return kernel
     count = choices.sampled(images, inputs, height, width)
     shape = choices.Shape(operation, count, inputs, outputs, height, width)
 
@@ -339,7 +344,9 @@ def convolution_kernel(
         return runs
 
     # A weight that learns is transformed for each batch; training times entire steps and chooses for all layers.
-    return paths(value)[0] if weight.requires_grad else choices.fastest(shape, candidates)
+    kernel = paths(value)[0] if weight.requires_grad else choices.fastest(shape, candidates)
+    choices.decided[key] = kernel
+    return kernel
 
 
 def plain_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backward: bool = False) -> Tensor:
@@ -366,7 +373,11 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, *, bac
     path = PATHS[kernel.removesuffix(LARGE_TILES)]
     inputs, outputs = weight.shape[:2] if backward else (weight.shape[1], weight.shape[0])
     images, _, height, width = x.shape
-    y = torch.empty((images, outputs, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    if inputs == outputs:
+        y = torch.empty_like(x, memory_format=torch.channels_last)
+    else:
+        shape = (images, outputs, height, width)
+        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     sizes = (images, height, width, inputs, outputs)
     label = "cretta_convolve_backward" if backward else None
     transformed = _transform(weight, tile, backward=backward)

@@ -83,23 +83,26 @@ def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> 
     if torch.is_grad_enabled() and _is_frozen(layer) and kernels.can_convolve(layer, x):
         path = _batch_norm_path(norm, x)
         if path != PYTORCH:
-            out: Tensor = _BatchNorm.apply(x, *kernels.weights(norm), None, norm, path, True, layer)  # type: ignore[no-untyped-call]  # by PyTorch
+            out: Tensor = _BatchNorm.apply(x, *kernels.weights(norm), None, norm, path, True, layer, False)  # type: ignore[no-untyped-call]  # by PyTorch
             return out
     return convolve(layer, batch_norm_relu(norm, x))
 
 
 def batch_norm_add_relu_convolve(
-    norm: BatchNorm, layer: Convolution, x: Tensor, shortcut: Tensor
+    norm: BatchNorm, layer: Convolution, x: Tensor, shortcut: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return ``y = relu(norm(x) + shortcut)`` and ``layer(y)``: the end of a residual block and what follows."""
+    """Return ``y = relu(norm(x) + shortcut)`` and ``layer(y)``: the end of a residual block and what follows.
+
+    ``shortcut`` is None before the first block.
+    """
     if torch.is_grad_enabled() and _is_frozen(layer) and kernels.can_convolve(layer, x):
         path = _batch_norm_path(norm, x, shortcut=shortcut)
         if path != PYTORCH:
             both: tuple[Tensor, Tensor] = _BatchNorm.apply(  # type: ignore[no-untyped-call]  # by PyTorch
-                x, *kernels.weights(norm), shortcut, norm, path, True, layer
+                x, *kernels.weights(norm), shortcut, norm, path, True, layer, True
             )
             return both
-    out = batch_norm_add_relu(norm, x, shortcut)
+    out = batch_norm_relu(norm, x) if shortcut is None else batch_norm_add_relu(norm, x, shortcut)
     return out, convolve(layer, out)
 
 
@@ -131,7 +134,7 @@ def _batch_norm_by_kernels(
 ) -> Tensor:
     if not torch.is_grad_enabled():
         return _normalized(layer, x, path, relu, shortcut)[0]
-    out: Tensor = _BatchNorm.apply(x, *kernels.weights(layer), shortcut, layer, path, relu, None)  # type: ignore[no-untyped-call]  # by PyTorch
+    out: Tensor = _BatchNorm.apply(x, *kernels.weights(layer), shortcut, layer, path, relu, None, False)  # type: ignore[no-untyped-call]  # by PyTorch
     return out
 
 
@@ -158,6 +161,12 @@ def add_in_place(writable: Tensor, other: Tensor) -> Tensor:
     return writable.add_(other) if same else writable + other
 
 
+def slice_and_pad(x: Tensor, index: tuple[slice, ...], padding: tuple[int, ...]) -> Tensor:
+    """Return ``F.pad(x[index], padding)``: the shortcut of a block that halves the sides and adds channels."""
+    out: Tensor = _SliceAndPad.apply(x, index, padding)  # type: ignore[no-untyped-call]  # by PyTorch
+    return out
+
+
 def _accepts(layer: BatchNorm, x: Tensor) -> bool:
     """True if BatchNorm accepts ``x``: rank, channels, and more than one value per channel for batch statistics."""
     if x.dim() not in RANKS[type(layer)] or x.shape[1] != layer.num_features:
@@ -174,14 +183,14 @@ def _running_statistics(layer: BatchNorm) -> tuple[Tensor, Tensor] | None:
 
 def _normalized(
     layer: BatchNorm, x: Tensor, path: str, relu: bool, shortcut: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return ``relu(layer(x) + shortcut)`` by a kernel, and its statistics."""
+) -> tuple[Tensor, Tensor, bool]:
+    """Return ``relu(layer(x) + shortcut)`` by a kernel, its statistics, and whether they are running ones."""
     running = _running_statistics(layer)
     out, statistics = kernels.batch_norm_relu(
         x, *kernels.weights(layer), layer.eps, path, running, relu=relu, shortcut=shortcut
     )
     if not layer.training:
-        return out, statistics
+        return out, statistics, running is not None
     mean, variance, momentum = layer.running_mean, layer.running_var, layer.momentum
     if mean is not None and variance is not None and momentum is not None:
         count = x.numel() // x.shape[1]
@@ -190,7 +199,7 @@ def _normalized(
             variance.lerp_((statistics[1].pow(-2) - layer.eps) * (count / (count - 1)), momentum)
             if layer.num_batches_tracked is not None:
                 layer.num_batches_tracked.add_(1)
-    return out, statistics
+    return out, statistics, False
 
 
 def once(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -268,8 +277,8 @@ class _PlainBatchNormRelu(torch.autograd.Function):
 class _BatchNorm(torch.autograd.Function):
     """BatchNorm by a kernel, with what follows: the sum with a shortcut, the ReLU, and a frozen convolution, or None.
 
-    With a shortcut and a convolution, what the ReLU returns is a result too, because the next block adds it. The
-    gradient of the convolution's input shares memory with that of the shortcut or of ``x``.
+    With ``both``, what the ReLU returns is a result too, because another operation uses it. The gradient of the
+    convolution's input shares memory with that of the shortcut or of ``x``.
     """
 
     @staticmethod
@@ -283,17 +292,18 @@ class _BatchNorm(torch.autograd.Function):
         path: str,
         relu: bool,
         layer: Convolution | None,
+        both: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        out, statistics = _normalized(norm, x, path, relu, shortcut)
+        out, statistics, running = _normalized(norm, x, path, relu, shortcut)
         setting = kernels.setting()
-        ctx.facts = path, relu, _running_statistics(norm) is not None, setting
-        saved = out if shortcut is not None else None
+        ctx.facts = path, relu, running, setting
+        output = out if shortcut is not None else None
         if layer is None:
-            ctx.save_for_backward(x, statistics, saved, None)
+            ctx.save_for_backward(x, statistics, output, None)
             return out
-        ctx.save_for_backward(x, statistics, saved, kernels.weights(layer)[0])
+        ctx.save_for_backward(x, statistics, output, layer._parameters["weight"])
         convolved = _convolve_by(setting, layer, out)
-        if shortcut is None:
+        if not both:
             return convolved
         ctx.set_materialize_grads(False)
         return out, convolved
@@ -327,7 +337,25 @@ class _BatchNorm(torch.autograd.Function):
             masked=masked,
             other=other,
         )
-        return out, of_weight, of_bias, masked, None, None, None, None
+        return out, of_weight, of_bias, masked, None, None, None, None, None
+
+
+class _SliceAndPad(torch.autograd.Function):
+    """A slice that is padded by zeros. Its gradient has the layout of its input, PyTorch's is never channels-last."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: tuple[slice, ...], padding: tuple[int, ...]) -> Tensor:
+        layout = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
+        ctx.facts = x.shape, layout, index, padding
+        return F.pad(x[index], padding)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        shape, layout, index, padding = ctx.facts
+        out = torch.empty(shape, dtype=gradient.dtype, device=gradient.device, memory_format=layout).zero_()
+        out[index] = F.pad(gradient, [-count for count in padding])
+        return out, None, None
 
 
 def _is_channels_last(x: Tensor) -> bool:
