@@ -103,7 +103,7 @@ typedef struct {
 
 /* BatchNorm, a sum and ReLU. */
 
-#define BLOCK 2048 /* numbers of one tensor: those of four tensors fit in the level-1 cache */
+#define BLOCK 1024 /* numbers of one tensor: those of all tensors of a kernel fit in the level-1 cache */
 
 typedef struct {
     Queue queue;

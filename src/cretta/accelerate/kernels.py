@@ -640,7 +640,7 @@ def batch_norm_relu_backward(
 def _plain_gradients(
     gradient: Tensor, x: Tensor, statistics: Tensor, *, running: bool, relu: bool, output: Tensor | None
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the gradients of weight, bias, ``x`` and the shortcut by PyTorch, and the norm of what they are sums of."""
+    """Return the gradients of weight, bias, ``x`` and shortcut by PyTorch, and the norm of what they are sums of."""
     mean, inverse, scale, shift = statistics
     # In float64 the sign of the ReLU's input is exact, as it is in the kernel, which rounds once.
     before = torch.addcmul(shift.double().view(-1, 1, 1), x.double(), scale.double().view(-1, 1, 1))

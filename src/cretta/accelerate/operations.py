@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -83,7 +83,8 @@ def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> 
     if torch.is_grad_enabled() and _is_frozen(layer) and kernels.can_convolve(layer, x):
         path = _batch_norm_path(norm, x)
         if path != PYTORCH:
-            out: Tensor = _BatchNorm.apply(x, *kernels.weights(norm), None, norm, path, True, layer, False)  # type: ignore[no-untyped-call]  # by PyTorch
+            plan = _Plan(norm, path, layer=layer)
+            out: Tensor = _BatchNorm.apply(x, *kernels.weights(norm), None, plan)  # type: ignore[no-untyped-call]  # by PyTorch
             return out
     return convolve(layer, batch_norm_relu(norm, x))
 
@@ -98,9 +99,8 @@ def batch_norm_add_relu_convolve(
     if torch.is_grad_enabled() and _is_frozen(layer) and kernels.can_convolve(layer, x):
         path = _batch_norm_path(norm, x, shortcut=shortcut)
         if path != PYTORCH:
-            both: tuple[Tensor, Tensor] = _BatchNorm.apply(  # type: ignore[no-untyped-call]  # by PyTorch
-                x, *kernels.weights(norm), shortcut, norm, path, True, layer, True
-            )
+            plan = _Plan(norm, path, layer=layer, both=True)
+            both: tuple[Tensor, Tensor] = _BatchNorm.apply(x, *kernels.weights(norm), shortcut, plan)  # type: ignore[no-untyped-call]  # by PyTorch
             return both
     out = batch_norm_relu(norm, x) if shortcut is None else batch_norm_add_relu(norm, x, shortcut)
     return out, convolve(layer, out)
@@ -134,7 +134,8 @@ def _batch_norm_by_kernels(
 ) -> Tensor:
     if not torch.is_grad_enabled():
         return _normalized(layer, x, path, relu, shortcut)[0]
-    out: Tensor = _BatchNorm.apply(x, *kernels.weights(layer), shortcut, layer, path, relu, None, False)  # type: ignore[no-untyped-call]  # by PyTorch
+    plan = _Plan(layer, path, relu=relu)
+    out: Tensor = _BatchNorm.apply(x, *kernels.weights(layer), shortcut, plan)  # type: ignore[no-untyped-call]  # by PyTorch
     return out
 
 
@@ -271,29 +272,33 @@ class _PlainBatchNormRelu(torch.autograd.Function):
     @once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         requested = tuple(ctx.needs_input_grad[:3])
-        return (*kernels.plain_backward(gradient, *ctx.saved_tensors, ctx.running, ctx.eps, requested), None)
+        x, weight, bias, mean, inverse = ctx.saved_tensors
+        gradients = kernels.plain_backward(gradient, x, weight, bias, mean, inverse, ctx.running, ctx.eps, requested)
+        return (*gradients, None)
+
+
+class _Plan(NamedTuple):
+    """What :class:`_BatchNorm` computes: BatchNorm by ``path``, the ReLU, and a frozen convolution."""
+
+    norm: BatchNorm
+    path: str
+    relu: bool = True
+    layer: Convolution | None = None
+    both: bool = False
+    """Whether the output of the ReLU is a result too, because another operation uses it."""
 
 
 class _BatchNorm(torch.autograd.Function):
-    """BatchNorm by a kernel, with what follows: the sum with a shortcut, the ReLU, and a frozen convolution, or None.
+    """BatchNorm by a kernel, with what follows: the sum with a shortcut, the ReLU, and a convolution, or some of them.
 
-    With ``both``, what the ReLU returns is a result too, because another operation uses it. The gradient of the
-    convolution's input shares memory with that of the shortcut or of ``x``.
+    The gradient of the convolution's input shares memory with that of the shortcut or of ``x``.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        shortcut: Tensor | None,
-        norm: BatchNorm,
-        path: str,
-        relu: bool,
-        layer: Convolution | None,
-        both: bool,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, plan: _Plan
     ) -> Tensor | tuple[Tensor, Tensor]:
+        norm, path, relu, layer, both = plan
         out, statistics, running = _normalized(norm, x, path, relu, shortcut)
         setting = kernels.setting()
         ctx.facts = path, relu, running, setting
@@ -319,6 +324,8 @@ class _BatchNorm(torch.autograd.Function):
             gradient, other = other, None
         elif weight is not None:
             free = gradient = _convolution_gradient(gradient, weight, setting)
+        if gradient is None:
+            return None, None, None, None, None
         masked = None
         if output is not None:
             masked, free = torch.empty_like(x) if free is None else free, None
@@ -337,7 +344,7 @@ class _BatchNorm(torch.autograd.Function):
             masked=masked,
             other=other,
         )
-        return out, of_weight, of_bias, masked, None, None, None, None, None
+        return out, of_weight, of_bias, masked, None
 
 
 class _SliceAndPad(torch.autograd.Function):
