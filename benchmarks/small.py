@@ -8,8 +8,7 @@ is divided into
 - the kernels for BatchNorm, sum and ReLU,
 - what does not depend on the size of the batch: Python, autograd and PyTorch's dispatch, which is what a step on one or
   two images of 8 × 8 pixels takes outside all kernels,
-- the rest: passes over memory by PyTorch's operations, and Python again, which runs slower after large layers because
-  they fill the caches.
+- the rest: passes over memory by PyTorch's operations, and whatever Python takes more between large layers.
 
 At batches of one image BatchNorm blends the batch's statistics with training's, which its own code does, layer by
 layer.
