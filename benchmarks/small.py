@@ -2,8 +2,16 @@
 
     python benchmarks/small.py
 
-Processor time of the thread, which other work on the machine changes little; medians. At batches of one image BatchNorm
-blends the batch's statistics with training's, which its own code does, layer by layer.
+Processor time of the thread, which other work on the machine changes little; medians. What is outside the convolutions
+is divided into
+
+- the kernels for BatchNorm, sum and ReLU,
+- what does not depend on the size of the batch: Python, autograd and PyTorch's dispatch, which is what a step on one or
+  two images of 8 × 8 pixels takes outside all kernels,
+- the rest: passes over memory by PyTorch's operations, and whatever Python takes more between large layers.
+
+At batches of one image BatchNorm blends the batch's statistics with training's, which its own code does, layer by
+layer.
 """
 
 from __future__ import annotations
@@ -14,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import cretta
 import results
@@ -48,38 +56,47 @@ class Timer:
         return timed
 
 
+def median_step(model: cretta.Adapter, x: Tensor, steps: int, timer: Timer) -> tuple[float, float, float]:
+    """Return the median seconds of a step, of its convolutions and of its BatchNorm kernels."""
+    for _ in range(3):
+        model(x)
+    rows = []
+    for _ in range(steps):
+        timer.seconds = dict.fromkeys(timer.seconds, 0.0)
+        begun = time.thread_time()
+        model(x)
+        rows.append((time.thread_time() - begun, *timer.seconds.values()))
+    total, convolutions, norms = (statistics.median(column) for column in zip(*rows, strict=True))
+    return total, convolutions, norms
+
+
 def main() -> None:
     torch.set_num_threads(1)
     timer = Timer()
     by_name = timer.wrap(
         kernels.Library.call, lambda _, name, *rest: "convolutions" if "convolve" in name else "BatchNorm"
     )
-    forward = timer.wrap(nn.Conv2d._conv_forward, lambda *args: "convolutions")
+    # Replaced in this process, to time them.
+    kernels.Library.call = by_name  # type: ignore[method-assign]
+    for owner, name in ((nn.Conv2d, "_conv_forward"), (kernels, "plain_convolution")):
+        setattr(owner, name, timer.wrap(getattr(owner, name), lambda *args: "convolutions"))
     backward = timer.wrap(operations._Convolution.backward, lambda *args: "convolutions")
-    kernels.Library.call = by_name  # type: ignore[method-assign]  # replaced in this process, to time it
-    nn.Conv2d._conv_forward = forward  # type: ignore[method-assign]  # likewise
-    operations._Convolution.backward = staticmethod(backward)  # type: ignore[method-assign]  # likewise
+    operations._Convolution.backward = staticmethod(backward)  # type: ignore[method-assign]
     torch.manual_seed(0)
     net = resnet20().eval()
     with results.printed("breakdown-small"):
-        print(f"{'batch':>6}{'ms of processor':>17}{'convolutions':>14}{'BatchNorm kernels':>19}{'the rest':>10}")
+        print("            ms of    convo-   outside    BatchNorm, sum,   Python and     the")
+        print(" batch  processor   lutions   of them       ReLU kernels     dispatch    rest")
         for size, steps in SIZES.items():
-            x = images("test", size)
-            model = cretta.adapt(net, "tent", statistics="mixture" if size == 1 else None)
-            for _ in range(3):
-                model(x)
-            rows = []
-            for _ in range(steps):
-                timer.seconds = dict.fromkeys(timer.seconds, 0.0)
-                begun = time.thread_time()
-                model(x)
-                rows.append((time.thread_time() - begun, *timer.seconds.values()))
-            total, convolutions, norms = (statistics.median(column) for column in zip(*rows, strict=True))
-            rest = total - convolutions - norms
-            print(
-                f"{size:6}{1e3 * total:17.1f}{convolutions / total:14.1%}{norms / total:19.1%}{rest / total:10.1%}",
-                flush=True,
-            )
+            x, kind = images("test", size), "mixture" if size == 1 else None
+            total, *fixed = median_step(cretta.adapt(net, "tent", statistics=kind), x[:2, :, :8, :8], 20, timer)
+            dispatch = total - sum(fixed)
+            total, convolutions, norms = median_step(cretta.adapt(net, "tent", statistics=kind), x, steps, timer)
+            outside = total - convolutions
+            parts = [convolutions, outside, norms, dispatch, outside - norms - dispatch]
+            columns = zip(parts, (10, 10, 19, 13, 8), strict=True)
+            shares = "".join(f"{part / total:{width}.1%}" for part, width in columns)
+            print(f"{size:6}{1e3 * total:11.1f}{shares}", flush=True)
 
 
 if __name__ == "__main__":

@@ -115,14 +115,23 @@ WRONG_KERNELS = {
     "convolve": "cretta_convolve",
     "gradient of the convolution": "cretta_convolve_backward",
     "BatchNorm": "cretta_batch_norm_relu",
-    "gradient of x": "cretta_batch_norm_relu_backward 4",
-    "gradients of γ and β": "cretta_batch_norm_relu_backward 5",
+    "gradient of the shortcut": "cretta_batch_norm_relu_backward 6",
+    "gradient of x": "cretta_batch_norm_relu_backward 7",
+    "gradients of γ and β": "cretta_batch_norm_relu_backward 8",
 }
+
+
+def residual_net() -> nn.Module:
+    """A network whose blocks end with BatchNorm, a sum and a ReLU."""
+    return NETS["resnet of 16 channels"]()
+
+
+WITH_KERNELS = {"WideResNet": wide_net, "ResNet": residual_net}
 
 
 def by_two_percent(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     """Make one result of one kernel 2 % too large."""
-    results = {"cretta_convolve": 5, "cretta_convolve_backward": 5, "cretta_batch_norm_relu": 5}
+    results = {"cretta_convolve": 5, "cretta_convolve_backward": 5, "cretta_batch_norm_relu": 6}
     kernel, _, argument = wrong.partition(" ")
     position = int(argument or results.get(kernel, 0))
     run = kernels.Library.call
@@ -136,19 +145,27 @@ def by_two_percent(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("wrong", WRONG_KERNELS)
+@pytest.mark.parametrize(
+    ("network", "wrong"),
+    [
+        (network, wrong)
+        for network in WITH_KERNELS
+        for wrong in WRONG_KERNELS
+        if (network, wrong) != ("WideResNet", "gradient of the shortcut")
+    ],
+)
 def test_a_kernel_that_is_off_by_two_percent_is_rejected(
-    wrong: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    network: str, wrong: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     x = image_batch(True)
-    expected = cretta.adapt(wide_net(), "tent", fuse=False)(x)
+    expected = cretta.adapt(WITH_KERNELS[network](), "tent", fuse=False)(x)
     by_two_percent(monkeypatch, WRONG_KERNELS[wrong])
-    model = cretta.adapt(wide_net(), "tent")
+    model = cretta.adapt(WITH_KERNELS[network](), "tent")
     with caplog.at_level(logging.WARNING, "cretta"):
         logits = model(x)
     assert model.backend.name == "rewritten"
     assert "% from PyTorch" in model.backend.reason
-    assert "The custom CPU kernels are not used for WideResNet" in caplog.text
+    assert f"The custom CPU kernels are not used for {network}" in caplog.text
     assert_close(logits, expected, 1e-6)
 
 
@@ -164,8 +181,9 @@ def test_correct_kernels_are_accepted_whatever_the_batch(seed: int, statistics: 
 
 
 @needs_kernels
-def test_every_result_of_the_kernels_is_compared() -> None:
-    module, x = learning(wide_net()), image_batch(True)
+@pytest.mark.parametrize("name", WITH_KERNELS)
+def test_every_result_of_the_kernels_is_compared(name: str) -> None:
+    module, x = learning(WITH_KERNELS[name]()), image_batch(True)
     network = rewrite(module, learns=True)
     assert isinstance(network, nn.Module)
     run: list[str] = []
@@ -174,13 +192,16 @@ def test_every_result_of_the_kernels_is_compared() -> None:
 
         def recorded(self: kernels.Library, name: str, *arguments: Any, label: str | None = None) -> None:
             run.append(label or name)
+            if name == "cretta_batch_norm_relu_backward":
+                # The gradients of γ, β and x, and that of the shortcut if there is one.
+                run.extend(["more"] * (2 + (arguments[6] is not None)))
             call(self, name, *arguments, label=label)
 
         patch.setattr(kernels.Library, "call", recorded)
         with kernels.compared("avx2") as (errors, _):
             network(x.requires_grad_()).square().sum().backward()
-    # The backward kernel of BatchNorm has three results, the gradients of γ, β and x.
-    assert len(errors) == len(run) + 2 * run.count("cretta_batch_norm_relu_backward")
+    assert len(errors) == len(run)
+    assert (run.count("more") > 2 * run.count("cretta_batch_norm_relu_backward")) == (name == "ResNet")
     assert 0 < max(errors) < 1e-4
 
 

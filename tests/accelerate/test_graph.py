@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from traced_networks import NETS, Net, assert_close, built, data_dependent, image_batch, learning
+from traced_networks import NETS, Net, Way, assert_close, built, data_dependent, image_batch, learning
 
 import cretta
 import textbook
@@ -82,14 +82,23 @@ def test_a_network_that_does_not_learn_gives_the_same_logits(case: str, statisti
         assert torch.equal(x, before)
 
 
-@pytest.mark.parametrize("statistics", ["batch", "running"])
-def test_an_input_that_is_overwritten_between_batch_norm_and_convolution(statistics: str) -> None:
-    def way(net: Any, x: Tensor) -> Any:
-        out = net.conv1(x)
-        normal = torch.relu(net.bn1(out))
-        out += 1
-        return net.conv2(normal) + out
+def overwritten_before_a_convolution(net: Any, x: Tensor) -> Any:
+    out = net.conv1(x)
+    normal = torch.relu(net.bn1(out))
+    out += 1
+    return net.conv2(normal) + out
 
+
+def overwritten_before_a_sum(net: Any, x: Tensor) -> Any:
+    out = net.conv1(x)
+    normal = net.bn1(out)
+    out += 1
+    return torch.relu(normal + out)
+
+
+@pytest.mark.parametrize("way", [overwritten_before_a_convolution, overwritten_before_a_sum])
+@pytest.mark.parametrize("statistics", ["batch", "running"])
+def test_an_input_that_is_overwritten_after_its_batch_norm(statistics: str, way: Way) -> None:
     module = copy_sharing_parameters(built(way)())
     NormStatistics(module, statistics, StreamAverage())
     network, x = rewrite(module, learns=False), image_batch(True)

@@ -327,10 +327,19 @@ def test_sixteen_lanes_give_the_numbers_of_eight(shape: tuple[int, ...]) -> None
     x, layer = drawn(images, inputs, height, width), layer_of(inputs, outputs)
     for tile in ("", kernels.LARGE_TILES):
         assert torch.equal(convolved(x, layer, "emulated" + tile), convolved(x, layer, "avx2" + tile))
-    eight, sixteen = (
-        kernels.batch_norm_relu(x, torch.ones(inputs), torch.zeros(inputs), 1e-5, path) for path in ("avx2", "emulated")
-    )
-    assert all(torch.equal(one, other) for one, other in zip(eight, sixteen, strict=True))
+    for shortcut in (None, drawn(*x.shape, seed=6)):
+        eight: list[Tensor] = []
+        sixteen: list[Tensor] = []
+        for path, results in (("avx2", eight), ("emulated", sixteen)):
+            out, masked = torch.empty_like(x), None if shortcut is None else torch.empty_like(x)
+            norm = torch.ones(inputs), torch.zeros(inputs)
+            y, statistics = kernels.batch_norm_relu(x, *norm, 1e-5, path, shortcut=shortcut)
+            output = None if shortcut is None else y
+            of_parameters = kernels.batch_norm_relu_backward(
+                x + 1, x, statistics, path, running=False, out=out, output=output, masked=masked, other=shortcut
+            )
+            results += [y, statistics, out, *of_parameters, *([] if masked is None else [masked])]
+        assert all(torch.equal(one, other) for one, other in zip(eight, sixteen, strict=True))
 
 
 @needs_kernels
@@ -404,6 +413,74 @@ def test_batch_norm_without_relu_equals_pytorch(statistics: str, path: str, call
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
     with torch.no_grad():
         assert torch.equal(operations.batch_norm(layer, x), result)
+
+
+@needs_kernels
+@pytest.mark.parametrize("statistics", ["batch", "training"])
+@pytest.mark.parametrize("shape", [(3, 16, 5, 7), (5, 48, 1, 1), (40, 16, 16, 16), (2, 1040, 3, 3)], ids=str)
+def test_batch_norm_with_sum_and_relu_equals_pytorch(
+    shape: tuple[int, ...], statistics: str, path: str, calls: list[str]
+) -> None:
+    layer, x = norm_of(shape[1], statistics), (3 * drawn(*shape)).requires_grad_()
+    shortcut = drawn(*shape, seed=5).contiguous().requires_grad_()  # of another layout
+    exact_layer = copy.deepcopy(layer).double()
+    exact_x, exact_shortcut = (t.detach().double().requires_grad_() for t in (x, shortcut))
+    before = exact_layer(exact_x) + exact_shortcut
+    gradient = drawn(*shape, seed=4) * (before.abs() > 1e-5)
+    result = operations.batch_norm_add_relu(layer, x, shortcut)
+    torch.testing.assert_close(result.double(), before.relu(), rtol=0, atol=1e-5)
+    gradients = torch.autograd.grad(result, (x, shortcut, layer.weight, layer.bias), gradient)
+    assert calls == ["cretta_batch_norm_relu", "cretta_batch_norm_relu_backward"]
+    exact = torch.autograd.grad(
+        before.relu(), (exact_x, exact_shortcut, exact_layer.weight, exact_layer.bias), gradient.double()
+    )
+    for one, other in zip(gradients, exact, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+    with torch.no_grad():
+        assert torch.equal(operations.batch_norm_add_relu(layer, x, shortcut), result)
+
+
+@needs_kernels
+@pytest.mark.parametrize("used", ["both", "sum", "convolution"])
+@pytest.mark.parametrize("statistics", ["batch", "training"])
+@pytest.mark.parametrize("has_shortcut", [True, False])
+def test_the_end_of_a_block_equals_its_parts_in_turn(
+    has_shortcut: bool, statistics: str, used: str, path: str, calls: list[str]
+) -> None:
+    """What the ReLU returns is used twice: by the convolution, and by the sum at the end of the next block."""
+    norm, layer, x = norm_of(16, statistics), layer_of(16, 32), drawn(3, 16, 6, 5).requires_grad_()
+    shortcut = drawn(3, 16, 6, 5, seed=5).requires_grad_() if has_shortcut else None
+    learns = [x, norm.weight, norm.bias, *([] if shortcut is None else [shortcut])]
+
+    def loss(y: Tensor, convolved: Tensor) -> Tensor:
+        return (used != "convolution") * y.square().sum() + (used != "sum") * convolved.square().sum()
+
+    result = operations.batch_norm_add_relu_convolve(norm, layer, x, shortcut)
+    assert result[0].grad_fn is result[1].grad_fn
+    gradients = torch.autograd.grad(loss(*result) if used == "both" else result[used == "convolution"].sum(), learns)
+    assert calls[:2] == ["cretta_batch_norm_relu", "cretta_convolve"]
+    assert calls[2:] == ["cretta_convolve_backward"] * (used != "sum") + ["cretta_batch_norm_relu_backward"]
+    y = F.relu(norm(x) if shortcut is None else norm(x) + shortcut)
+    expected = y, layer(y)
+    for one, other in zip(result, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-5)
+    exact = torch.autograd.grad(loss(*expected) if used == "both" else expected[used == "convolution"].sum(), learns)
+    for one, other in zip(gradients, exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+    with torch.no_grad():
+        for one, other in zip(operations.batch_norm_add_relu_convolve(norm, layer, x, shortcut), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=5e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("shortcut", [drawn(1, 16, 1, 1), drawn(3, 16, 6, 5).double()], ids=["broadcast", "float64"])
+def test_other_shortcuts_are_added_by_pytorch(shortcut: Tensor) -> None:
+    norm, layer, x = norm_of(16), layer_of(16, 16), drawn(3, 16, 6, 5).requires_grad_()
+    result = operations.batch_norm_add_relu(norm, x, shortcut)
+    torch.testing.assert_close(result, F.relu(norm(x) + shortcut), rtol=0, atol=1e-5)
+    if shortcut.dtype == x.dtype:
+        y, convolved = operations.batch_norm_add_relu_convolve(norm, layer, x, shortcut)
+        torch.testing.assert_close(convolved, layer(y), rtol=0, atol=2e-5)
 
 
 @needs_kernels

@@ -334,3 +334,24 @@ def test_sums_that_broadcast_equal_pytorch(shape: tuple[int, ...]) -> None:
 def test_a_sum_of_two_types_has_the_wider_one() -> None:
     x, other = torch.ones(3), torch.ones(3, dtype=DOUBLE)
     assert operations.add_in_place(x, other).dtype == operations.add_in_place(other, x).dtype == DOUBLE
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 6, 7), (3, 4, 6)], ids=str)
+def test_a_slice_that_is_padded_equals_pytorch(shape: tuple[int, ...]) -> None:
+    index = (slice(None), slice(None), *[slice(None, None, 2)] * (len(shape) - 2))
+    padding = (0, 0) * (len(shape) - 2) + (1, 3)
+    for channels_last in layouts(shape):
+        x = drawn(shape, channels_last=channels_last)
+        result = results(lambda x: operations.slice_and_pad(x, index, padding), x, [])
+        assert_equal(result, results(lambda x: F.pad(x[index], padding), x, []))
+        if len(shape) == 4:
+            assert all(t.is_contiguous(memory_format=torch.channels_last) == channels_last for t in result)
+    inputs = (drawn(shape).requires_grad_(),)
+    assert torch.autograd.gradcheck(lambda x: operations.slice_and_pad(x, index, padding), inputs, fast_mode=True)
+
+
+def test_a_second_derivative_raises_as_with_pytorchs_decorator() -> None:
+    layer, x = of_batch(lambda: nn.BatchNorm2d(4)), drawn((3, 4, 5, 6)).requires_grad_(True)
+    (gradient,) = torch.autograd.grad(operations.batch_norm_relu(layer, x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

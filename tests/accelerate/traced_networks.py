@@ -129,6 +129,23 @@ def sum_of_methods(net: Any, x: Tensor) -> Any:
     return net.bn2(net.conv2(out)).add_(net.conv3(out)).relu().add(out)
 
 
+def sum_with_a_norm(net: Any, x: Tensor) -> Any:
+    """Both parts of the sum are BatchNorm's, and its ReLU is used by a convolution and another sum."""
+    out = F.relu(net.bn1(net.conv1(x)))
+    total = F.relu(net.bn3(net.conv3(out)) + net.bn2(net.conv2(out)))
+    return F.relu(net.bn2(net.conv2(total)) + total)
+
+
+def slices(net: Any, x: Tensor) -> Any:
+    """A shortcut without parameters, and slices and paddings of other kinds."""
+    out = F.relu(net.bn1(net.conv1(x)))
+    small = F.pad(out[:, : WIDTH // 2, ::2, ::2], (0, 0, 0, 0, 0, WIDTH // 2))
+    edge = F.pad(out[:, :, ::2, ::2], (1, 1, 1, 1), mode="replicate")[:, :, 1:-1, 1:-1]
+    ones = F.pad(out[:, 1:], (0, 0, 0, 0, 1, 0), value=1.0)
+    part = out[:, :, ::2, ::2]
+    return F.relu(net.bn3(net.conv3(small)) + small) + edge + F.pad(part, (0, 0)) + part + ones[:, :, ::2, ::2]
+
+
 def relu_in_place(net: Any, x: Tensor) -> Any:
     out = net.bn1(net.conv1(x)).relu_()
     return net.bn2(net.conv2(out)).relu_()
@@ -197,6 +214,8 @@ WAYS: list[Way] = [
     sum_weighted,
     sum_with_a_number,
     sum_of_methods,
+    sum_with_a_norm,
+    slices,
     relu_in_place,
     relu_in_place_of_what_is_used_again,
     relu_of_a_convolution,
@@ -206,6 +225,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "wide resnet, normalized": shipped(lambda: WideResNet(10, 1, 5, mean=[0.4] * 3, std=[0.3] * 3)),
     "wide resnet, dropout": shipped(lambda: WideResNet(10, 1, 5, dropout=0.3)),
     "resnet": shipped(lambda: ResNet(8, 5, 8)),
+    "resnet of 16 channels": shipped(lambda: ResNet(14, 5, 16)),
     "resnet, GroupNorm": shipped(lambda: ResNet(8, 5, 8, norm="group")),
     "small net": textbook.small_net,
     **{way.__name__: built(way) for way in WAYS},

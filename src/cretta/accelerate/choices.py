@@ -67,6 +67,8 @@ _choices: dict[Shape, Choice] = {}
 _names: dict[Shape, str] = {}
 _pinned: dict[str, str] = {}
 _lock = threading.Lock()
+decided: dict[tuple[object, ...], str] = {}
+"""What callers decided, by whatever the decision depends on: one look-up per layer and batch."""
 
 
 def chosen(shape: Shape) -> str | None:
@@ -129,5 +131,5 @@ def pin(recorded: Mapping[str, str]) -> None:
 def forget() -> None:
     """Forget all choices and pins: the next use times again."""
     with _lock:
-        for memory in (_choices, _names, _pinned):
+        for memory in (_choices, _names, _pinned, decided):
             memory.clear()

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from cretta.accelerate import operations
+from cretta.accelerate import kernels, operations
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -55,7 +55,12 @@ def rewrite(module: nn.Module, *, learns: bool, call: Call = by_position) -> nn.
     network.recompile()
     # The module itself with another forward method: its hooks run, and its error messages are its own.
     shell = copy.copy(module)
-    vars(shell)["forward"] = lambda *args, **named: network.forward(_only_tensor(*args, *named.values()))
+
+    def forward(*args: Any, **named: Any) -> Any:
+        with kernels.use(kernels.setting()):  # read once, not in each layer
+            return network.forward(_only_tensor(*args, *named.values()))
+
+    vars(shell)["forward"] = forward
     return shell
 
 
@@ -170,6 +175,8 @@ def _replace_operations(network: fx.GraphModule) -> int:
             writable.add(node)
         elif _is_sum(node):
             changes += _replace_sum(node, writable)
+        elif node.target is F.pad:
+            changes += _replace_pad(network, node)
     return changes
 
 
@@ -180,7 +187,7 @@ def _is_relu_input(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
 def _replace_batch_norm(network: fx.GraphModule, node: fx.Node, norm: Any) -> bool:
     if not norm.affine or (norm.training and norm.momentum is None):
         return False
-    _replace_call(node, operations.batch_norm, _get_attribute(network, node, node.target), node.args[0])
+    _replace_call(node, operations.batch_norm, _get_layer(network, node, node.target), node.args[0])
     return True
 
 
@@ -189,25 +196,53 @@ def _replace_relu(network: fx.GraphModule, node: fx.Node, layers: dict[str, nn.M
     norm = _called_layer(before, layers, BATCH_NORMS)
     # Without momentum, running statistics are cumulative averages.
     if before is not None and norm is not None and norm.affine and not (norm.training and norm.momentum is None):
-        _replace_call(node, operations.batch_norm_relu, _get_attribute(network, node, before.target), before.args[0])
+        _replace_call(node, operations.batch_norm_relu, _get_layer(network, node, before.target), before.args[0])
         network.graph.erase_node(before)
         return True
-    if before in writable:
+    if before is None or before not in writable:
+        return False
+    if not _replace_block_end(network, node, before, writable):
         _replace_call(node, F.relu_, before)
-        return True
+    return True
+
+
+def _replace_block_end(network: fx.GraphModule, relu: fx.Node, total: fx.Node, writable: set[fx.Node]) -> bool:
+    """Replace BatchNorm, sum and ReLU by one operation, if nothing else can change BatchNorm's input meanwhile."""
+    if total.target is not operations.add_in_place or not _is_next(total, relu):
+        return False
+    for norm, shortcut in (total.args, total.args[::-1]):
+        if (
+            isinstance(norm, fx.Node)
+            and norm.target is operations.batch_norm
+            and len(norm.users) == 1
+            and _exclusive(norm.args[1]) in writable
+        ):
+            _replace_call(relu, operations.batch_norm_add_relu, *norm.args, shortcut)
+            network.graph.erase_node(total)
+            network.graph.erase_node(norm)
+            return True
     return False
 
 
 def _replace_convolution(network: fx.GraphModule, node: fx.Node, convolution: Any) -> bool:
     if convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
         return False
-    layer, before = _get_attribute(network, node, node.target), _exclusive_input(node)
-    if before is not None and before.target is operations.batch_norm_relu and _is_next(before, node):
+    before: Any = node.args[0]
+    follows = isinstance(before, fx.Node) and _is_next(before, node)
+    if follows and before.target is operations.batch_norm_relu and len(before.users) == 1:
         norm, x = before.args
+        layer = _get_layer(network, before, node.target)
         _replace_call(node, operations.batch_norm_relu_convolve, norm, layer, x)
         network.graph.erase_node(before)
+    elif follows and before.target in (operations.batch_norm_relu, operations.batch_norm_add_relu):
+        norm, x, shortcut = (*before.args, None)[:3]
+        layer = _get_layer(network, before, node.target)
+        with network.graph.inserting_before(before):
+            both = network.graph.call_function(operations.batch_norm_add_relu_convolve, (norm, layer, x, shortcut))
+        _replace_call(before, operator.getitem, both, 0)
+        _replace_call(node, operator.getitem, both, 1)
     else:
-        _replace_call(node, operations.convolve, layer, node.args[0])
+        _replace_call(node, operations.convolve, _get_layer(network, node, node.target), before)
     return True
 
 
@@ -224,6 +259,23 @@ def _replace_sum(node: fx.Node, writable: set[fx.Node]) -> bool:
     return False
 
 
+def _replace_pad(network: fx.GraphModule, node: fx.Node) -> bool:
+    """Replace a slice that is padded by zeros."""
+    before, padding = _exclusive_input(node), node.args[1] if len(node.args) == 2 else None
+    if before is None or before.target is not operator.getitem or not _are(int, padding):
+        return False
+    x, index = before.args
+    if node.kwargs.get("mode", "constant") != "constant" or node.kwargs.get("value") or not _are(slice, index):
+        return False
+    _replace_call(node, operations.slice_and_pad, x, index, padding)
+    network.graph.erase_node(before)
+    return True
+
+
+def _are(kind: type, values: Any) -> bool:
+    return isinstance(values, tuple | list) and all(isinstance(value, kind) for value in values)
+
+
 def _called_layer(node: fx.Node | None, layers: dict[str, nn.Module], kinds: tuple[type[nn.Module], ...]) -> Any:
     """Return the layer that ``node`` calls with one input, if its type is in ``kinds`` and it has no hooks."""
     if node is None or node.op != "call_module" or len(node.args) != 1 or node.kwargs:
@@ -234,8 +286,12 @@ def _called_layer(node: fx.Node | None, layers: dict[str, nn.Module], kinds: tup
 
 def _exclusive_input(node: fx.Node) -> fx.Node | None:
     """Return the node of ``node``'s first argument, if nothing else uses it."""
-    first = node.args[0] if node.args else None
-    return first if isinstance(first, fx.Node) and len(first.users) == 1 else None
+    return _exclusive(node.args[0]) if node.args else None
+
+
+def _exclusive(value: Any) -> fx.Node | None:
+    """Return ``value`` if it is a node that one other node uses."""
+    return value if isinstance(value, fx.Node) and len(value.users) == 1 else None
 
 
 def _is_relu(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
@@ -247,10 +303,14 @@ def _is_relu(node: fx.Node, layers: dict[str, nn.Module]) -> bool:
     )
 
 
-def _get_attribute(network: fx.GraphModule, before: fx.Node, name: Any) -> fx.Node:
-    """Insert a node that returns the attribute ``name`` of the network."""
+def _get_layer(network: fx.GraphModule, before: fx.Node, name: Any) -> fx.Node:
+    """Insert a node that returns the layer ``name`` of the network."""
+    layer = network.get_submodule(str(name))
+    # An attribute of the network itself: PyTorch takes a microsecond for each module on the way to a layer.
+    attribute = f"layer_{id(layer)}"
+    vars(network)[attribute] = layer
     with network.graph.inserting_before(before):
-        return network.graph.get_attr(str(name))
+        return network.graph.get_attr(attribute)
 
 
 def _replace_call(node: fx.Node, function: Any, *arguments: Any) -> None:

@@ -1,6 +1,7 @@
 /* Custom CPU kernels for x86-64: 3 x 3 convolutions by Winograd's F(2 x 2, 3 x 3), which needs 16 products where direct
  * convolution needs 36, or F(4 x 4, 3 x 3), which needs 36 instead of 144 but rounds worse, and BatchNorm (batch or
- * running statistics) with the ReLU after it, if there is one. They have a forward and a backward kernel with few passes over memory.
+ * running statistics) with the sum and the ReLU after it, if there are such. They have a forward and a backward kernel
+ * with few passes over memory.
  *
  * Images are float32 and channels-last: pixel after pixel, all channels of a pixel together. Results do not depend on
  * the number of threads. The same code (kernels_lanes.h) is compiled once per path: AVX2, AVX-512, and sixteen lanes
@@ -100,14 +101,17 @@ typedef struct {
     float *sums; /* [PARTS][TAPS][inputs][outputs] */
 } WeightGradient;
 
-/* BatchNorm and ReLU. */
+/* BatchNorm, a sum and ReLU. */
 
-#define BLOCK 8192 /* numbers that fit in the level-1 cache */
+#define BLOCK 1024 /* numbers of one tensor: those of all tensors of a kernel fit in the level-1 cache */
 
 typedef struct {
     Queue queue;
-    const float *x, *mean, *scale, *shift, *gradient, *slope, *offset;
-    float *y;
+    const float *x, *mean, *scale, *shift, *slope, *offset;
+    const float *shortcut; /* added before the ReLU, or NULL */
+    const float *gradient, *other; /* of the output, from its two uses; the second one may be NULL */
+    const float *output; /* of the ReLU, which shows its mask; if NULL, the mask is computed from x */
+    float *y, *masked; /* masked: the gradient before the ReLU, or NULL */
     double *sums; /* two per block and channel, then two totals per channel */
     long pixels, channels, block;
     float floor; /* the least output */
@@ -225,14 +229,15 @@ static int batch_statistics(Parallel parallel, long threads, const Path *path, c
     return 0;
 }
 
-/* y = relu((x - mean) deviation weight + bias) = relu(x scale + shift), or the same without ReLU if `relu` is 0.
+/* y = relu((x - mean) deviation weight + bias + shortcut) = relu(x scale + shift + shortcut).
  *
+ * Without ReLU if `relu` is 0, without sum if `shortcut` is NULL.
  * `statistics` has four rows of one value per channel: mean, inverse deviation, scale, shift. If `fixed`, the first two
  * are input, else they are computed from the batch; the last two are output. `channels` is a multiple of the path's lanes.
  */
 int cretta_batch_norm_relu(Parallel parallel, long threads, long path, const float *x, const float *weight,
-                           const float *bias, double eps, float *y, float *statistics, long pixels, long channels,
-                           long fixed, long relu) {
+                           const float *bias, double eps, const float *shortcut, float *y, float *statistics,
+                           long pixels, long channels, long fixed, long relu) {
     float *mean = statistics, *deviation = mean + channels, *scale = deviation + channels, *shift = scale + channels;
     if (!fixed && batch_statistics(parallel, threads, paths[path], x, eps, mean, deviation, pixels, channels)) return 1;
     for (long channel = 0; channel < channels; channel++) {
@@ -241,13 +246,19 @@ int cretta_batch_norm_relu(Parallel parallel, long threads, long path, const flo
         shift[channel] = (float)(bias[channel] - mean[channel] * factor);
     }
     Norm job = norm(pixels, channels, relu);
-    job.x = x, job.y = y, job.scale = scale, job.shift = shift;
+    job.x = x, job.y = y, job.scale = scale, job.shift = shift, job.shortcut = shortcut;
     return run(parallel, threads, paths[path]->scale_shift, &job, &job.queue);
 }
 
-/* Backward: write the gradient of x to y, unless y is NULL, and those of weight and bias to `parameter_gradients`. */
+/* Backward: write the gradient of x to y, unless y is NULL, and those of weight and bias to `parameter_gradients`.
+ *
+ * With a sum before the ReLU, `output` is the ReLU's, and its masked gradient, which is that of the shortcut, is written
+ * to `masked`; `other`, unless NULL, is added to `gradient` first. Without a sum, these three are NULL. y or masked may be
+ * the memory of `gradient`.
+ */
 int cretta_batch_norm_relu_backward(Parallel parallel, long threads, long path, const float *x,
-                                    const float *gradient, const float *statistics, float *y, float *parameter_gradients,
+                                    const float *gradient, const float *other, const float *output,
+                                    const float *statistics, float *masked, float *y, float *parameter_gradients,
                                     long pixels, long channels, long fixed, long relu) {
     const float *mean = statistics, *deviation = mean + channels;
     const float *scale = deviation + channels, *shift = scale + channels;
@@ -259,7 +270,8 @@ int cretta_batch_norm_relu_backward(Parallel parallel, long threads, long path, 
         free(job.sums), free(slope), free(offset);
         return 1;
     }
-    job.x = x, job.y = y, job.gradient = gradient, job.mean = mean, job.scale = scale, job.shift = shift;
+    job.x = x, job.y = y, job.mean = mean, job.scale = scale, job.shift = shift;
+    job.gradient = gradient, job.other = other, job.output = output, job.masked = masked;
     if (!fixed) job.slope = slope, job.offset = offset; /* batch statistics depend on x */
     run(parallel, threads, paths[path]->sum_gradients, &job, &job.queue);
     double *total = sums_of(&job, blocks);

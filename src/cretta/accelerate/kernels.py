@@ -1,4 +1,4 @@
-"""The custom CPU kernels of ``kernels.c``: 3 × 3 convolution, and BatchNorm with ReLU, faster than PyTorch's.
+"""The custom CPU kernels of ``kernels.c``: 3 × 3 convolution, and BatchNorm with sum and ReLU, faster than PyTorch's.
 
 They are compiled when the package is installed on Linux with a C compiler, and come with its wheel for Linux. They run
 on x86-64 processors with AVX2, and with AVX-512 where there is one, for float32 batches in channels-last layout;
@@ -51,8 +51,8 @@ _P, _L, _D = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
 SIGNATURES = {
     "cretta_convolve": (_P, _L, _L, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L),
     "cretta_convolve_weight": (_P, _L, _L, _P, _P, _P, _L, _L, _L, _L, _L),
-    "cretta_batch_norm_relu": (_P, _L, _L, _P, _P, _P, _D, _P, _P, _L, _L, _L, _L),
-    "cretta_batch_norm_relu_backward": (_P, _L, _L, _P, _P, _P, _P, _P, _L, _L, _L, _L),
+    "cretta_batch_norm_relu": (_P, _L, _L, _P, _P, _P, _D, _P, _P, _P, _L, _L, _L, _L),
+    "cretta_batch_norm_relu_backward": (_P, _L, _L, _P, _P, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L),
 }
 
 
@@ -92,7 +92,7 @@ def _require_plain(x: Tensor) -> None:
 
 
 def _is_plain(x: Tensor) -> bool:
-    return x.dtype is torch.float32 and x.is_cpu and type(x) in TENSORS
+    return type(x) in TENSORS and x.dtype is torch.float32 and x.is_cpu
 
 
 def checksum() -> int:
@@ -317,6 +317,10 @@ def convolution_kernel(
 
     ``large`` allows larger tiles, which round worse: for results that have no gradient.
     """
+    key = (value, x.shape, weight.shape, backward, large, weight.requires_grad)
+    known = choices.decided.get(key)
+    if known is not None and _layers.get() is None:
+        return known
     images, inputs, height, width = x.shape
     outputs = weight.shape[1 if backward else 0]
     operation = "convolution backward" if backward else "convolution without gradient" if large else "convolution"
@@ -325,7 +329,8 @@ def convolution_kernel(
             layers.add(choices.Shape(operation, 0, inputs, outputs, height, width))
         products = [36 * -(-height // 4) * -(-width // 4), 16 * -(-height // 2) * -(-width // 2)]
         large = large and inputs * outputs <= LARGEST_WEIGHT and products[0] < 0.75 * products[1]
-        return value + LARGE_TILES if large else value
+        kernel = choices.decided[key] = value + LARGE_TILES if large else value
+        return kernel
     count = choices.sampled(images, inputs, height, width)
     shape = choices.Shape(operation, count, inputs, outputs, height, width)
 
@@ -339,7 +344,9 @@ def convolution_kernel(
         return runs
 
     # A weight that learns is transformed for each batch; training times entire steps and chooses for all layers.
-    return paths(value)[0] if weight.requires_grad else choices.fastest(shape, candidates)
+    kernel = paths(value)[0] if weight.requires_grad else choices.fastest(shape, candidates)
+    choices.decided[key] = kernel
+    return kernel
 
 
 def plain_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backward: bool = False) -> Tensor:
@@ -366,7 +373,11 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, *, bac
     path = PATHS[kernel.removesuffix(LARGE_TILES)]
     inputs, outputs = weight.shape[:2] if backward else (weight.shape[1], weight.shape[0])
     images, _, height, width = x.shape
-    y = torch.empty((images, outputs, height, width), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    if inputs == outputs:
+        y = torch.empty_like(x, memory_format=torch.channels_last)
+    else:
+        shape = (images, outputs, height, width)
+        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     sizes = (images, height, width, inputs, outputs)
     label = "cretta_convolve_backward" if backward else None
     transformed = _transform(weight, tile, backward=backward)
@@ -427,23 +438,28 @@ def _computed_transform(weight: Tensor, tile: int, *, backward: bool) -> Tensor:
     return products.view((tile + 2) ** 2, inputs, outputs // COLUMNS, COLUMNS).permute(2, 0, 1, 3).contiguous()
 
 
-# BatchNorm with ReLU.
+# BatchNorm with a sum and ReLU.
 
 
-def can_batch_norm_relu(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+def can_batch_norm_relu(x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None = None) -> bool:
     """True if :func:`batch_norm_relu` accepts these tensors."""
-    fits = x.dim() == 4 and x.shape[1] % 8 == 0 and weight.shape == bias.shape == x.shape[1:2]
+    shape = x.shape
+    fits = len(shape) == 4 and shape[1] % 8 == 0 and weight.shape == bias.shape == shape[1:2]
+    if shortcut is not None and not (_is_plain(shortcut) and shortcut.shape == shape):
+        return False
     return fits and _can_read(x, weight, bias)
 
 
 _NORMS = {
-    (relu, running, gradient): f"BatchNorm{' ReLU' * relu}, {'running' if running else 'batch'} statistics"
+    (total, relu, running, gradient): f"BatchNorm{' sum' * total}{' ReLU' * relu}, "
+    + ("running statistics" if running else "batch statistics")
     + ", and backward" * gradient
+    for total in (False, True)
     for relu in (False, True)
     for running in (False, True)
     for gradient in (False, True)
 }
-"""Names of the operations, by whether there is a ReLU, running statistics, and a gradient."""
+"""Names of the operations, by whether there is a sum, a ReLU, running statistics, and a gradient."""
 
 
 def fitting_paths(channels: int) -> tuple[str, ...]:
@@ -460,16 +476,26 @@ def batch_norm_path(
     *,
     relu: bool,
     gradient: bool,
+    total: bool = False,
 ) -> str:
-    """Return the path for :func:`batch_norm_relu`, with its backward pass if ``gradient``, or ``choices.PYTORCH``."""
+    """Return the path for :func:`batch_norm_relu`, with its backward pass if ``gradient``, or ``choices.PYTORCH``.
+
+    ``total``: a shortcut is added before the ReLU.
+    """
+    value = setting()
+    key = (value, x.shape, total, relu, running is not None, gradient)
+    known = choices.decided.get(key)
+    if known is not None and _layers.get() is None:
+        return known
     images, channels, height, width = x.shape
     fitting = fitting_paths(channels)
     if not fitting:
         return choices.PYTORCH
-    operation = _NORMS[relu, running is not None, gradient]
-    if setting() in PATHS:
+    operation = _NORMS[total, relu, running is not None, gradient]
+    if value in PATHS:
         if (layers := _layers.get()) is not None:
             layers.add(choices.Shape(operation, 0, channels, channels, height, width))
+        choices.decided[key] = fitting[0]
         return fitting[0]
     count = choices.sampled(images, channels, height, width)
 
@@ -478,25 +504,34 @@ def batch_norm_path(
         upstream = torch.ones_like(few)
 
         def run(path: str) -> None:
-            y, statistics = batch_norm_relu(few, weight, bias, eps, path, running, relu=relu)
+            shortcut = few if total else None
+            y, statistics = batch_norm_relu(few, weight, bias, eps, path, running, relu=relu, shortcut=shortcut)
             if gradient:
-                fixed = running is not None
-                batch_norm_relu_backward(upstream, few, statistics, path, running=fixed, out=y, relu=relu)
+                fixed, output = running is not None, y if total else None
+                masked, out = (torch.empty_like(few), torch.empty_like(few)) if total else (None, y)
+                batch_norm_relu_backward(
+                    upstream, few, statistics, path, running=fixed, out=out, relu=relu, output=output, masked=masked
+                )
 
         def plain() -> None:
             mean, variance = running or (None, None)
             y, mean, inverse = torch.native_batch_norm(few, weight, bias, mean, variance, not running, 0.0, eps)
+            if total:
+                y.add_(few)
             if relu:
                 y.relu_()
             if gradient:
                 if running:
                     mean, inverse = running[0], (running[1] + eps).rsqrt()
-                plain_backward(upstream, few, weight, bias, mean, inverse, running, eps, relu=relu)
+                before = torch.ops.aten.threshold_backward(upstream, y, 0) if total else upstream
+                plain_backward(before, few, weight, bias, mean, inverse, running, eps, relu=relu and not total)
 
         runs: dict[str, Callable[[], object]] = {path: functools.partial(run, path) for path in fitting}
         return {**runs, choices.PYTORCH: plain}
 
-    return choices.fastest(choices.Shape(operation, count, channels, channels, height, width), candidates)
+    shape = choices.Shape(operation, count, channels, channels, height, width)
+    path = choices.decided[key] = choices.fastest(shape, candidates)
+    return path
 
 
 def plain_backward(
@@ -535,22 +570,27 @@ def batch_norm_relu(
     running: tuple[Tensor, Tensor] | None = None,
     *,
     relu: bool = True,
+    shortcut: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return ``relu(batch_norm(x))`` and its statistics, which :func:`batch_norm_relu_backward` needs.
+    """Return ``relu(batch_norm(x) + shortcut)`` and its statistics, which :func:`batch_norm_relu_backward` needs.
 
     Without ``relu``, ``batch_norm(x)``. ``running``: mean and variance to use instead of the batch's. The statistics
     have four rows of one value per channel: mean, inverse standard deviation, scale and shift.
     """
     _require_plain(x)
-    y, statistics = torch.empty_like(x), x.new_empty(4, x.shape[1])
+    channels = x.shape[1]
+    y, statistics = torch.empty_like(x), x.new_empty(4, channels)
     if running is not None:
         statistics[0] = running[0]
         statistics[1] = (running[1] + eps).rsqrt()
-    sizes = (x.numel() // x.shape[1], x.shape[1], running is not None, relu)
-    _call("cretta_batch_norm_relu", PATHS[path], x, weight, bias, eps, y, statistics, *sizes)
+    if shortcut is not None:
+        shortcut = shortcut.contiguous(memory_format=torch.channels_last)
+    sizes = (x.numel() // channels, channels, running is not None, relu)
+    _call("cretta_batch_norm_relu", PATHS[path], x, weight, bias, eps, shortcut, y, statistics, *sizes)
     if (errors := _errors.get()) is not None:
         mean, variance = running or (None, None)
         plain = F.batch_norm(x, mean, variance, weight, bias, running is None, 0.0, eps)
+        plain = plain if shortcut is None else plain.add_(shortcut)
         _add_error(errors, y, plain.relu_() if relu else plain)
     return y, statistics
 
@@ -564,38 +604,51 @@ def batch_norm_relu_backward(
     running: bool,
     out: Tensor | None = None,
     relu: bool = True,
+    output: Tensor | None = None,
+    masked: Tensor | None = None,
+    other: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of weight and bias; write the gradient of ``x`` to ``out``, which may be ``gradient``.
 
-    ``running``: the statistics were not the batch's and do not depend on ``x``.
+    ``running``: the statistics were not the batch's and do not depend on ``x``. If a shortcut was added, ``output`` is
+    the result of the forward pass; the gradient of the shortcut is written to ``masked``, which may be ``gradient``.
+    ``other`` is a second gradient of the output, to be added to the first.
     """
     _require_plain(gradient)
-    of_parameters = x.new_empty(2, x.shape[1])
+    channels = x.shape[1]
+    of_parameters = x.new_empty(2, channels)
     gradient = gradient.contiguous(memory_format=torch.channels_last)
-    sizes = (x.numel() // x.shape[1], x.shape[1], running, relu)
+    if other is not None:
+        other = other.contiguous(memory_format=torch.channels_last)
     errors = _errors.get()
     # Before the kernel runs, which may overwrite the gradient.
-    compare = errors is not None
-    references = _plain_gradients(gradient, x, statistics, running=running, relu=relu) if compare else []
-    _call("cretta_batch_norm_relu_backward", PATHS[path], x, gradient, statistics, out, of_parameters, *sizes)
-    for result, (reference, size) in zip((*of_parameters, out), references, strict=False):
-        if errors is not None and result is not None:
-            _add_error(errors, result, reference, size)
-    return of_parameters[0], of_parameters[1]
+    references = []
+    if errors is not None:
+        total = gradient if other is None else gradient + other
+        references = _plain_gradients(total, x, statistics, running=running, relu=relu, output=output)
+    sizes = (x.numel() // channels, channels, running, relu)
+    tensors = (x, gradient, other, output, statistics, masked, out, of_parameters)
+    _call("cretta_batch_norm_relu_backward", PATHS[path], *tensors, *sizes)
+    of_weight, of_bias = of_parameters.unbind()
+    if errors is not None:
+        for result, (reference, size) in zip((of_weight, of_bias, out, masked), references, strict=True):
+            if result is not None:
+                _add_error(errors, result, reference, size)
+    return of_weight, of_bias
 
 
 def _plain_gradients(
-    gradient: Tensor, x: Tensor, statistics: Tensor, *, running: bool, relu: bool
+    gradient: Tensor, x: Tensor, statistics: Tensor, *, running: bool, relu: bool, output: Tensor | None
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the gradients of weight, bias and ``x`` by PyTorch, and the norm of the terms that they are sums of."""
+    """Return the gradients of weight, bias, ``x`` and shortcut by PyTorch, and the norm of what they are sums of."""
     mean, inverse, scale, shift = statistics
     # In float64 the sign of the ReLU's input is exact, as it is in the kernel, which rounds once.
     before = torch.addcmul(shift.double().view(-1, 1, 1), x.double(), scale.double().view(-1, 1, 1))
     if relu:
-        gradient = torch.where(before > 0, gradient, 0.0)
+        gradient = torch.where((before if output is None else output) > 0, gradient, 0.0)
     known = (mean, inverse.pow(-2), None, None) if running else (None, None, mean, inverse)
     of_input, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
         gradient, x, scale / inverse, *known, not running, 0.0, (True, True, True)
     )
     size = gradient.norm()
-    return [(of_weight, size), (of_bias, size), (of_input, size * scale.abs().mean())]
+    return [(of_weight, size), (of_bias, size), (of_input, size * scale.abs().mean()), (gradient, size)]

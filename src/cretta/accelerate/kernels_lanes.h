@@ -113,7 +113,7 @@ static void NAME(sum_weight_gradient)(void *argument) {
 #undef TILE
 #undef TILED
 
-/* BatchNorm, and ReLU if the floor is 0; without ReLU it is minus infinity. */
+/* BatchNorm, sum, and ReLU if the floor is 0; without ReLU it is minus infinity. */
 
 /* Mean of each channel in each block, and the sum of squared deviations from it. */
 static void NAME(sum_squares_of_block)(void *argument) {
@@ -148,60 +148,78 @@ static void NAME(sum_squares_of_block)(void *argument) {
     }
 }
 
-/* y = max(floor, x scale + shift) */
+/* y = max(floor, x scale + shift + shortcut) */
 static void NAME(scale_shift)(void *argument) {
-    Norm *job = argument;
-    long channels = job->channels;
-    const Vector floor = ALL(job->floor);
-    FOR_EACH(block, &job->queue) {
-        long from = block * job->block * channels, pixels = pixels_of(job, block);
+    const Norm job = *(Norm *)argument; /* a copy, which no store to y can change */
+    const long channels = job.channels;
+    const Vector floor = ALL(job.floor);
+    FOR_EACH(block, &((Norm *)argument)->queue) {
+        long from = block * job.block * channels, pixels = pixels_of(&job, block);
         for (long i = 0; i < pixels; i++, from += channels)
             for (long channel = 0; channel < channels; channel += LANES) {
-                Vector x = FMA(LOAD(job->x + from + channel), LOAD(job->scale + channel), LOAD(job->shift + channel));
-                STORE(job->y + from + channel, MAX(floor, x));
+                Vector x = FMA(LOAD(job.x + from + channel), LOAD(job.scale + channel), LOAD(job.shift + channel));
+                if (job.shortcut) x = ADD(x, LOAD(job.shortcut + from + channel));
+                STORE(job.y + from + channel, MAX(floor, x));
             }
     }
 }
 
-/* Sums over each block of the gradient g after the ReLU, and of g (x - mean). */
+/* The gradient before the ReLU at one place. */
+static inline Vector NAME(masked_gradient)(const Norm *job, long at, Vector x, Vector scale, Vector shift) {
+    Vector g = LOAD(job->gradient + at);
+    if (job->other) g = ADD(g, LOAD(job->other + at));
+    g = NAME(where_above)(ALL(job->floor), job->output ? LOAD(job->output + at) : FMA(x, scale, shift), g);
+    if (job->masked) STORE(job->masked + at, g);
+    return g;
+}
+
+/* Sums over each block of the gradient g before the ReLU, and of g (x - mean). */
 static void NAME(sum_gradients_of_block)(void *argument) {
-    Norm *job = argument;
-    long channels = job->channels;
-    const Vector floor = ALL(job->floor);
-    FOR_EACH(block, &job->queue) {
-        long from = block * job->block * channels, pixels = pixels_of(job, block);
-        double *sums = sums_of(job, block);
+    const Norm job = *(Norm *)argument;
+    const long channels = job.channels;
+    FOR_EACH(block, &((Norm *)argument)->queue) {
+        long from = block * job.block * channels, pixels = pixels_of(&job, block);
+        double *sums = sums_of(&job, block);
         for (long channel = 0; channel < channels; channel += LANES) {
-            Vector mean = LOAD(job->mean + channel), scale = LOAD(job->scale + channel);
-            Vector shift = LOAD(job->shift + channel), sum = ALL(0), product = ALL(0);
-            const float *x = job->x + from + channel, *gradient = job->gradient + from + channel;
-            for (long i = 0; i < pixels; i++, x += channels, gradient += channels) {
-                Vector value = LOAD(x), g = NAME(where_above)(floor, FMA(value, scale, shift), LOAD(gradient));
-                sum = ADD(sum, g);
-                product = FMA(g, SUB(value, mean), product);
+            const Vector mean = LOAD(job.mean + channel), scale = LOAD(job.scale + channel);
+            const Vector shift = LOAD(job.shift + channel);
+            Vector sum[2] = {ALL(0), ALL(0)}, product[2] = {ALL(0), ALL(0)}; /* of even and of odd pixels */
+            long at = from + channel, end = at + pixels * channels;
+            for (; at + channels < end; at += 2 * channels)
+                UNROLL for (int odd = 0; odd < 2; odd++) {
+                    Vector x = LOAD(job.x + at + odd * channels);
+                    Vector g = NAME(masked_gradient)(&job, at + odd * channels, x, scale, shift);
+                    sum[odd] = ADD(sum[odd], g);
+                    product[odd] = FMA(g, SUB(x, mean), product[odd]);
+                }
+            if (at < end) {
+                Vector x = LOAD(job.x + at), g = NAME(masked_gradient)(&job, at, x, scale, shift);
+                sum[0] = ADD(sum[0], g);
+                product[0] = FMA(g, SUB(x, mean), product[0]);
             }
-            NAME(store_as_double)(sums + channel, sum);
-            NAME(store_as_double)(sums + channels + channel, product);
+            NAME(store_as_double)(sums + channel, ADD(sum[0], sum[1]));
+            NAME(store_as_double)(sums + channels + channel, ADD(product[0], product[1]));
         }
     }
 }
 
-/* y = g scale + (x slope + offset), where g is the gradient after the ReLU; without the bracket if slope is NULL. */
+/* y = g scale + (x slope + offset), where g is the gradient before the ReLU; without the bracket if slope is NULL. */
 static void NAME(input_gradient_of_block)(void *argument) {
-    Norm *job = argument;
-    long channels = job->channels;
-    const Vector floor = ALL(job->floor);
-    FOR_EACH(block, &job->queue) {
-        long from = block * job->block * channels, pixels = pixels_of(job, block);
+    const Norm job = *(Norm *)argument;
+    const long channels = job.channels;
+    FOR_EACH(block, &((Norm *)argument)->queue) {
+        long from = block * job.block * channels, pixels = pixels_of(&job, block);
         for (long i = 0; i < pixels; i++, from += channels)
             for (long channel = 0; channel < channels; channel += LANES) {
-                Vector x = LOAD(job->x + from + channel), scale = LOAD(job->scale + channel);
-                Vector before = FMA(x, scale, LOAD(job->shift + channel));
-                Vector g = NAME(where_above)(floor, before, LOAD(job->gradient + from + channel));
+                Vector x = LOAD(job.x + from + channel), scale = LOAD(job.scale + channel), g;
+                if (job.masked) /* by sum_gradients */
+                    g = LOAD(job.masked + from + channel);
+                else
+                    g = NAME(masked_gradient)(&job, from + channel, x, scale, LOAD(job.shift + channel));
                 Vector out = MULTIPLY(g, scale);
-                if (job->slope)
-                    out = FMA(g, scale, FMA(x, LOAD(job->slope + channel), LOAD(job->offset + channel)));
-                STORE(job->y + from + channel, out);
+                if (job.slope)
+                    out = FMA(g, scale, FMA(x, LOAD(job.slope + channel), LOAD(job.offset + channel)));
+                STORE(job.y + from + channel, out);
             }
     }
 }

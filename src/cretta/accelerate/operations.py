@@ -8,7 +8,9 @@ place where they may, because allocating memory for each layer takes as long as 
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -50,47 +52,91 @@ def _convolve_by(setting: str, layer: Convolution, x: Tensor, *, large: bool = F
 def batch_norm_relu(layer: BatchNorm, x: Tensor) -> Tensor:
     """Return ``relu(layer(x))``; in training mode, update the running statistics as the layer does."""
     path = _batch_norm_path(layer, x)
-    fast = path != PYTORCH
+    if path != PYTORCH:
+        return _batch_norm_by_kernels(layer, x, path)
     # The layer itself raises for wrong shapes and for batches that are too small to have statistics.
-    if not _accepts(layer, x) or (layer.training and not fast):
+    if layer.training or not torch.is_grad_enabled() or not _accepts(layer, x):
         return F.relu_(layer(x))
-    if torch.is_grad_enabled():
-        out: Tensor = _BatchNormRelu.apply(x, *kernels.weights(layer), layer, path, True)  # type: ignore[no-untyped-call]  # by PyTorch
-        return out
-    return _batch_norm_relu_by_kernels(layer, x, path)[0] if fast else F.relu_(layer(x))
+    out: Tensor = _PlainBatchNormRelu.apply(x, *kernels.weights(layer), layer)  # type: ignore[no-untyped-call]  # by PyTorch
+    return out
 
 
 def batch_norm(layer: BatchNorm, x: Tensor) -> Tensor:
     """Return ``layer(x)``; in training mode, update the running statistics as the layer does."""
     path = _batch_norm_path(layer, x, relu=False)
-    if path == PYTORCH:
-        plain: Tensor = layer(x)
-        return plain
-    if torch.is_grad_enabled():
-        out: Tensor = _BatchNormRelu.apply(x, *kernels.weights(layer), layer, path, False)  # type: ignore[no-untyped-call]  # by PyTorch
-        return out
-    return _batch_norm_relu_by_kernels(layer, x, path, relu=False)[0]
+    if path != PYTORCH:
+        return _batch_norm_by_kernels(layer, x, path, relu=False)
+    out: Tensor = layer(x)
+    return out
 
 
-def _batch_norm_path(layer: BatchNorm, x: Tensor, *, relu: bool = True) -> str:
-    weight, bias = kernels.weights(layer)
-    if not kernels.can_batch_norm_relu(x, weight, bias) or not _accepts(layer, x):
-        return PYTORCH
-    if layer.training:  # a training times entire steps and chooses for all layers
-        return next(iter(kernels.fitting_paths(x.shape[1])), PYTORCH)
-    running, gradient = _running_statistics(layer), torch.is_grad_enabled()
-    return kernels.batch_norm_path(x, weight, bias, layer.eps, running, relu=relu, gradient=gradient)
+def batch_norm_add_relu(layer: BatchNorm, x: Tensor, shortcut: Tensor) -> Tensor:
+    """Return ``relu(layer(x) + shortcut)``; in training mode, update the running statistics as the layer does."""
+    path = _batch_norm_path(layer, x, shortcut=shortcut)
+    if path != PYTORCH:
+        return _batch_norm_by_kernels(layer, x, path, shortcut=shortcut)
+    return F.relu_(add_in_place(batch_norm(layer, x), shortcut))
 
 
 def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> Tensor:
     """Return ``layer(relu(norm(x)))``."""
-    if torch.is_grad_enabled() and kernels.can_convolve(layer, x):
-        frozen = not any(parameter is not None and parameter.requires_grad for parameter in kernels.weights(layer))
-        path = _batch_norm_path(norm, x) if frozen else PYTORCH
+    if torch.is_grad_enabled() and _is_frozen(layer) and kernels.can_convolve(layer, x):
+        path = _batch_norm_path(norm, x)
         if path != PYTORCH:
-            out: Tensor = _BatchNormReluConvolution.apply(x, *kernels.weights(norm), norm, layer, path)  # type: ignore[no-untyped-call]  # by PyTorch
+            plan = _Plan(norm, path, layer=layer)
+            out: Tensor = _BatchNorm.apply(x, *kernels.weights(norm), None, plan)  # type: ignore[no-untyped-call]  # by PyTorch
             return out
     return convolve(layer, batch_norm_relu(norm, x))
+
+
+def batch_norm_add_relu_convolve(
+    norm: BatchNorm, layer: Convolution, x: Tensor, shortcut: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return ``y = relu(norm(x) + shortcut)`` and ``layer(y)``: the end of a residual block and what follows.
+
+    ``shortcut`` is None before the first block.
+    """
+    if torch.is_grad_enabled() and _is_frozen(layer) and kernels.can_convolve(layer, x):
+        path = _batch_norm_path(norm, x, shortcut=shortcut)
+        if path != PYTORCH:
+            plan = _Plan(norm, path, layer=layer, both=True)
+            both: tuple[Tensor, Tensor] = _BatchNorm.apply(x, *kernels.weights(norm), shortcut, plan)  # type: ignore[no-untyped-call]  # by PyTorch
+            return both
+    out = batch_norm_relu(norm, x) if shortcut is None else batch_norm_add_relu(norm, x, shortcut)
+    return out, convolve(layer, out)
+
+
+def _is_frozen(layer: Convolution) -> bool:
+    weight, bias = kernels.weights(layer)
+    return not (weight.requires_grad or (bias is not None and bias.requires_grad))
+
+
+def _batch_norm_path(layer: BatchNorm, x: Tensor, *, relu: bool = True, shortcut: Tensor | None = None) -> str:
+    weight, bias = kernels.weights(layer)
+    if not kernels.can_batch_norm_relu(x, weight, bias, shortcut) or not _accepts(layer, x):
+        return PYTORCH
+    if layer.training:  # a training times entire steps and chooses for all layers
+        return next(iter(kernels.fitting_paths(x.shape[1])), PYTORCH)
+    return kernels.batch_norm_path(
+        x,
+        weight,
+        bias,
+        layer.eps,
+        _running_statistics(layer),
+        relu=relu,
+        gradient=torch.is_grad_enabled(),
+        total=shortcut is not None,
+    )
+
+
+def _batch_norm_by_kernels(
+    layer: BatchNorm, x: Tensor, path: str, *, relu: bool = True, shortcut: Tensor | None = None
+) -> Tensor:
+    if not torch.is_grad_enabled():
+        return _normalized(layer, x, path, relu, shortcut)[0]
+    plan = _Plan(layer, path, relu=relu)
+    out: Tensor = _BatchNorm.apply(x, *kernels.weights(layer), shortcut, plan)  # type: ignore[no-untyped-call]  # by PyTorch
+    return out
 
 
 def typical_choices() -> tuple[Choice, ...]:
@@ -116,6 +162,12 @@ def add_in_place(writable: Tensor, other: Tensor) -> Tensor:
     return writable.add_(other) if same else writable + other
 
 
+def slice_and_pad(x: Tensor, index: tuple[slice, ...], padding: tuple[int, ...]) -> Tensor:
+    """Return ``F.pad(x[index], padding)``: the shortcut of a block that halves the sides and adds channels."""
+    out: Tensor = _SliceAndPad.apply(x, index, padding)  # type: ignore[no-untyped-call]  # by PyTorch
+    return out
+
+
 def _accepts(layer: BatchNorm, x: Tensor) -> bool:
     """True if BatchNorm accepts ``x``: rank, channels, and more than one value per channel for batch statistics."""
     if x.dim() not in RANKS[type(layer)] or x.shape[1] != layer.num_features:
@@ -130,11 +182,16 @@ def _running_statistics(layer: BatchNorm) -> tuple[Tensor, Tensor] | None:
     return None if layer.training or mean is None or variance is None else (mean, variance)
 
 
-def _batch_norm_relu_by_kernels(layer: BatchNorm, x: Tensor, path: str, *, relu: bool = True) -> tuple[Tensor, Tensor]:
+def _normalized(
+    layer: BatchNorm, x: Tensor, path: str, relu: bool, shortcut: Tensor | None
+) -> tuple[Tensor, Tensor, bool]:
+    """Return ``relu(layer(x) + shortcut)`` by a kernel, its statistics, and whether they are running ones."""
     running = _running_statistics(layer)
-    out, statistics = kernels.batch_norm_relu(x, *kernels.weights(layer), layer.eps, path, running, relu=relu)
+    out, statistics = kernels.batch_norm_relu(
+        x, *kernels.weights(layer), layer.eps, path, running, relu=relu, shortcut=shortcut
+    )
     if not layer.training:
-        return out, statistics
+        return out, statistics, running is not None
     mean, variance, momentum = layer.running_mean, layer.running_var, layer.momentum
     if mean is not None and variance is not None and momentum is not None:
         count = x.numel() // x.shape[1]
@@ -143,7 +200,18 @@ def _batch_norm_relu_by_kernels(layer: BatchNorm, x: Tensor, path: str, *, relu:
             variance.lerp_((statistics[1].pow(-2) - layer.eps) * (count / (count - 1)), momentum)
             if layer.num_batches_tracked is not None:
                 layer.num_batches_tracked.add_(1)
-    return out, statistics
+    return out, statistics, False
+
+
+def once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Do as PyTorch's ``once_differentiable``, which takes longer than some backward passes, if it has an effect."""
+    recorded = once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def call(ctx: Any, *gradients: Tensor | None) -> Any:
+        return (recorded if torch.is_grad_enabled() else backward)(ctx, *gradients)
+
+    return call
 
 
 class _Convolution(torch.autograd.Function):
@@ -159,7 +227,7 @@ class _Convolution(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         (weight, x), layer = ctx.saved_tensors, ctx.layer
         if ctx.setting:
@@ -182,21 +250,17 @@ def _convolution_gradient(gradient: Tensor, weight: Tensor, setting: str) -> Ten
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     kernel = kernels.convolution_kernel(gradient, weight, None, setting, backward=True)
     if kernel == PYTORCH:
-        return kernels.plain_convolution(gradient, weight, backward=True)
+        plain = kernels.plain_convolution(gradient, weight, backward=True)
+        return plain.contiguous(memory_format=torch.channels_last)
     return kernels.convolve(gradient, weight, None, kernel, backward=True)
 
 
-class _BatchNormRelu(torch.autograd.Function):
-    """BatchNorm and, if ``relu``, the ReLU after it, by a path or by PyTorch; saves BatchNorm's input only."""
+class _PlainBatchNormRelu(torch.autograd.Function):
+    """BatchNorm and ReLU by PyTorch; saves BatchNorm's input only."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: BatchNorm, path: str, relu: bool) -> Tensor:
-        running = _running_statistics(layer)
-        ctx.path, ctx.eps, ctx.running, ctx.relu = path, layer.eps, running, relu
-        if path != PYTORCH:
-            out, statistics = _batch_norm_relu_by_kernels(layer, x, path, relu=relu)
-            ctx.save_for_backward(x, statistics)
-            return out
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: BatchNorm) -> Tensor:
+        ctx.eps, ctx.running = layer.eps, (running := _running_statistics(layer))
         mean, variance = running or (None, None)
         out, mean, inverse = torch.native_batch_norm(x, weight, bias, mean, variance, not running, 0.0, layer.eps)
         if running:
@@ -205,44 +269,100 @@ class _BatchNormRelu(torch.autograd.Function):
         return out.relu_()
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
-        if ctx.path != PYTORCH:
-            x, statistics = ctx.saved_tensors
-            out = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-            running = ctx.running is not None
-            of_parameters = kernels.batch_norm_relu_backward(
-                gradient, x, statistics, ctx.path, running=running, out=out, relu=ctx.relu
-            )
-            return out, *of_parameters, None, None, None
+    @once
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         requested = tuple(ctx.needs_input_grad[:3])
         x, weight, bias, mean, inverse = ctx.saved_tensors
         gradients = kernels.plain_backward(gradient, x, weight, bias, mean, inverse, ctx.running, ctx.eps, requested)
-        return gradients[0], gradients[1], gradients[2], None, None, None
+        return (*gradients, None)
 
 
-class _BatchNormReluConvolution(torch.autograd.Function):
-    """BatchNorm and ReLU by the kernels, and a frozen convolution; in the backward pass two gradients share memory."""
+class _Plan(NamedTuple):
+    """What :class:`_BatchNorm` computes: BatchNorm by ``path``, the ReLU, and a frozen convolution."""
+
+    norm: BatchNorm
+    path: str
+    relu: bool = True
+    layer: Convolution | None = None
+    both: bool = False
+    """Whether the output of the ReLU is a result too, because another operation uses it."""
+
+
+class _BatchNorm(torch.autograd.Function):
+    """BatchNorm by a kernel, with what follows: the sum with a shortcut, the ReLU, and a convolution, or some of them.
+
+    The gradient of the convolution's input shares memory with that of the shortcut or of ``x``.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, layer: Convolution, path: str
-    ) -> Tensor:
-        ctx.running, ctx.path, ctx.setting = _running_statistics(norm) is not None, path, kernels.setting()
-        activation, statistics = _batch_norm_relu_by_kernels(norm, x, path)
-        ctx.save_for_backward(x, statistics, kernels.weights(layer)[0])
-        return _convolve_by(ctx.setting, layer, activation)
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, plan: _Plan
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        norm, path, relu, layer, both = plan
+        out, statistics, running = _normalized(norm, x, path, relu, shortcut)
+        setting = kernels.setting()
+        ctx.facts = path, relu, running, setting
+        output = out if shortcut is not None else None
+        if layer is None:
+            ctx.save_for_backward(x, statistics, output, None)
+            return out
+        ctx.save_for_backward(x, statistics, output, layer._parameters["weight"])
+        convolved = _convolve_by(setting, layer, out)
+        if not both:
+            return convolved
+        ctx.set_materialize_grads(False)
+        return out, convolved
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None, None]:
-        x, statistics, weight = ctx.saved_tensors
-        gradient = _convolution_gradient(gradient, weight, ctx.setting).contiguous(memory_format=torch.channels_last)
-        out = gradient if ctx.needs_input_grad[0] else None
-        of_parameters = kernels.batch_norm_relu_backward(
-            gradient, x, statistics, ctx.path, running=ctx.running, out=out
+    @once
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, statistics, output, weight = ctx.saved_tensors
+        path, relu, running, setting = ctx.facts
+        gradient, other = gradients[-1], gradients[0] if len(gradients) == 2 else None
+        free = None  # memory that may be overwritten
+        if gradient is None:
+            gradient, other = other, None
+        elif weight is not None:
+            free = gradient = _convolution_gradient(gradient, weight, setting)
+        if gradient is None:
+            return None, None, None, None, None
+        masked = None
+        if output is not None:
+            masked, free = torch.empty_like(x) if free is None else free, None
+        out = None
+        if ctx.needs_input_grad[0]:
+            out = torch.empty_like(x) if free is None else free
+        of_weight, of_bias = kernels.batch_norm_relu_backward(
+            gradient,
+            x,
+            statistics,
+            path,
+            running=running,
+            out=out,
+            relu=relu,
+            output=output,
+            masked=masked,
+            other=other,
         )
-        return out, *of_parameters, None, None, None
+        return out, of_weight, of_bias, masked, None
+
+
+class _SliceAndPad(torch.autograd.Function):
+    """A slice that is padded by zeros. Its gradient has the layout of its input, PyTorch's is never channels-last."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: tuple[slice, ...], padding: tuple[int, ...]) -> Tensor:
+        layout = torch.channels_last if _is_channels_last(x) else torch.contiguous_format
+        ctx.facts = x.shape, layout, index, padding
+        return F.pad(x[index], padding)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        shape, layout, index, padding = ctx.facts
+        out = torch.empty(shape, dtype=gradient.dtype, device=gradient.device, memory_format=layout).zero_()
+        out[index] = F.pad(gradient, [-count for count in padding])
+        return out, None, None
 
 
 def _is_channels_last(x: Tensor) -> bool:
