@@ -150,9 +150,12 @@ def test_the_page_fits(visit: Open, tmp_path: Path, scheme: str, viewport: dict[
         send(address, 30)
         alarm = "energies drifted by +3.1 standard deviations; rolled back"
         service_of(application).live.event("guard", alarm, batch=9)
-        page = visit(address, viewport=viewport, color_scheme=scheme)
+        touch = viewport is PHONE
+        page = visit(address, viewport=viewport, color_scheme=scheme, has_touch=touch, is_mobile=touch)
         shown(page, 30)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= viewport["width"]
+        expect(page.locator(".touch" if touch else ".mouse")).to_be_visible()
+        expect(page.locator(".mouse" if touch else ".touch")).not_to_be_visible()
         small = page.evaluate(
             "[...document.querySelectorAll('main *')].filter(node => node.childElementCount === 0"
             " && node.textContent.trim() && !node.closest('svg')"

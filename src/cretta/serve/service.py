@@ -243,7 +243,7 @@ class Service:
         self.snapshot_error = ""
         self._saved_step = self.writer.step
         self.metrics.snapshots.labels("written").inc()
-        self.live.event("snapshot", f"saved {snapshot.name} ({reason})", batch=self.writer.batch)
+        self.live.event("snapshot", f"saved {snapshot.name} ({reason})")  # which names the batch
         logger.info("snapshot", extra={"facts": {"snapshot": snapshot.name, "reason": reason}})
         return snapshot
 
