@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import results
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 import cretta
+import results
 from cretta.data import embedded
 from cretta.data.dataset import as_batch
 from cretta.serve.shipped import shipped_adapter
@@ -98,6 +98,7 @@ class Load:
         self._progress = progress("service", len(requests))
 
     def add(self, number: int, body: bytes) -> None:
+        """Record an answer."""
         self.ended[number] = time.perf_counter()
         if self.bodies[number]:
             self.fail(f"image {number} was answered twice.")
@@ -108,6 +109,7 @@ class Load:
             self.finished.set_result(None)
 
     def fail(self, message: str) -> None:
+        """End the load with an error."""
         if not self.finished.done():
             self.finished.set_exception(RuntimeError(message))
 
@@ -127,10 +129,12 @@ class Client(asyncio.Protocol):
         """Bytes of the body, once the head of the answer is complete; then it is removed from what was received."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the first request."""
         self._transport: Any = transport
         self._send()
 
     def data_received(self, data: bytes) -> None:
+        """Read an answer; when it is complete, send the next request."""
         self._received += data
         if self._expected is None:
             head, separator, _ = self._received.partition(b"\r\n\r\n")
@@ -148,6 +152,7 @@ class Client(asyncio.Protocol):
             self._send()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Report a connection that is closed too early."""
         if not self._load.finished.done():
             self._load.fail(f"a connection was closed before its answer: {error}.")
 

@@ -89,6 +89,22 @@ def test_the_ray_example_calls_what_exists() -> None:
     assert {keyword.arg for keyword in call.keywords} <= known
 
 
+def test_the_table_of_load_is_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "serve.py"))
+    page = (ROOT / "docs" / "serving.md").read_text()
+    assert benchmark["written"](page) == page
+    machine = {"threads": 2, "torch": "2", "kernels": "avx2", "date": "2026-01-01", "processor": "X", "cores": 2}
+    (tmp_path / "x").mkdir()
+    measured = {"machine": machine, "images": 5000, "service / library": 0.91234}
+    (tmp_path / "x" / "serve.json").write_text(json.dumps(measured))
+    text = benchmark["written"](page, tmp_path)
+    assert "**X, 2 cores**" in text
+    assert "| images | 5000 |\n| service / library | 0.912 |\n\n<!-- end -->" in text
+    assert "Not measured yet" not in text
+    assert "Not measured yet" in benchmark["written"](text, tmp_path / "none")
+
+
 def test_the_page_documents_every_setting_and_metric() -> None:
     from cretta.serve.metrics import Metrics
 
