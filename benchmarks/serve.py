@@ -1,6 +1,7 @@
 """The service under load, beside direct calls of the library on the same images in the same batches.
 
     python benchmarks/serve.py [--clients 64] [--images 5000] [--batch-size 64]
+    python benchmarks/serve.py --part poison [--batches 50] [--batch-size 64]
 
 `cretta serve` runs in a process of its own with the shipped model. Clients, all in one thread of this process, send one
 image at a time, each the next as soon as it has its answer; their requests are prepared before, and answers are read
@@ -11,6 +12,10 @@ Times do not include the first batches, in which kernels are timed and verified:
 of batch WARM to the last answers, the library on the batches after WARM. Takes about five minutes on two cores without
 other work. Results go to benchmarks/results/<processor>/serve.json, and from there into docs/serving.md; --dry only
 prints them. The exit status is 1 if an answer differs or the service has less than 85 % of the library's throughput.
+
+With --part poison, one client sends full batches of images that would spoil a model: constant ones, noise, or one
+class. Accuracy on clean images is measured before and after, with adapt=false. The exit status is 1 if it falls by more
+than a point, or if the guard did nothing and the model learned from most of the batches. Takes five minutes, too.
 """
 
 from __future__ import annotations
@@ -27,6 +32,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +50,14 @@ from cretta.data.dataset import as_batch
 from cretta.serve.shipped import shipped_adapter
 
 PAGE = Path(__file__).parent.parent / "docs" / "serving.md"
-MARK = re.compile(r"(<!-- generated: load -->\n).*?(<!-- end -->)", re.DOTALL)
 TIMEOUT = 600.0
 WARM = 2
 """The number of the first batch that the times begin after."""
 LEAST = 0.85
 """Throughput of the service, as a part of the library's."""
+CLEAN = 500
+KINDS = ("constant", "noise", "one class")
+"""Of poison."""
 
 
 def corrupted(number: int) -> NDArray[np.uint8]:
@@ -213,31 +223,40 @@ def replay(
         yield seconds, used, different
 
 
-def measure(clients: int, number: int, batch_size: int) -> dict[str, Any]:
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[tuple[int, int]]:
+    """Run the service with the shipped model; yield its port and its process; at the end, it saves a snapshot."""
+    command = [sys.executable, "-m", "cretta", "serve", "--port", "0", "--folder", str(folder), "--rate", "0"]
+    command += ["--timeout", str(TIMEOUT), "--log", "json", *options]
+    log = folder / "log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stream, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the service did not start: {log.read_text()}")
+        yield int(re.findall(r":(\d+)/", line)[0]), process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(TIMEOUT)
+    if status:
+        raise RuntimeError(f"the service ended with status {status}: {log.read_text()}")
+
+
+def measure_load(clients: int, number: int, batch_size: int) -> dict[str, Any]:
+    """Return what many clients get, beside the library."""
     images = corrupted(number)
     requests = [http_request(image) for image in images]
     waiting = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "cretta", "serve", "--port", "0", "--folder", folder, "--rate", "0"]
-        command += ["--batch-size", str(batch_size), "--timeout", str(TIMEOUT), "--log", "json"]
-        with Path(folder, "log").open("w") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"the service did not start: {Path(folder, 'log').read_text()}")
-            used_before = processor_seconds(process.pid)
-            load = asyncio.run(send_all(int(re.findall(r":(\d+)/", line)[0]), requests, clients))
-            used = processor_seconds(process.pid) - used_before
-        finally:
-            process.send_signal(signal.SIGTERM)
-            status = process.wait(TIMEOUT)
-        if status:
-            raise RuntimeError(f"the service ended with status {status}: {Path(folder, 'log').read_text()}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with serving(folder, "--batch-size", str(batch_size)) as (port, process):
+            used_before = processor_seconds(process)
+            load = asyncio.run(send_all(port, requests, clients))
+            used = processor_seconds(process) - used_before
         answers = load.answers()
-        snapshot = max(Path(folder).glob("snapshot-*.safetensors"))
-        direct = list(replay(images, answers, snapshot))
+        direct = list(replay(images, answers, max(folder.glob("snapshot-*.safetensors"))))
     batches = list(in_batches(answers).values())
     if len(batches) < WARM + 2:
         raise RuntimeError(f"expected at least {WARM + 2} batches, got {len(batches)}; send more images.")
@@ -264,7 +283,95 @@ def measure(clients: int, number: int, batch_size: int) -> dict[str, Any]:
     }
 
 
-def table(measured: dict[str, Any]) -> str:
+def poison(kind: str, count: int) -> NDArray[np.uint8]:
+    """Return images that would spoil a model."""
+    if kind == "constant":
+        return np.full((count, 32, 32, 3), 128, np.uint8)
+    if kind == "noise":
+        return np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    test = embedded("test")
+    cats = test.images[CLEAN:][test.labels[CLEAN:] == test.classes.index("cat")]
+    return np.asarray(cats[np.arange(count) % len(cats)])
+
+
+def predicted(connection: HTTPConnection, images: NDArray[np.uint8], adapt: str) -> list[int]:
+    """Return the classes of images that are sent in one request."""
+    content = io.BytesIO()
+    np.save(content, images)
+    connection.request("POST", f"/predict?adapt={adapt}", content.getvalue(), {"Content-Type": "application/x-npy"})
+    response = connection.getresponse()
+    body = response.read()
+    if response.status != 200:
+        raise RuntimeError(f"expected the status 200, got {response.status}: {body!r}")
+    return [entry["class"] for entry in json.loads(body)["predictions"]]
+
+
+def accuracy(connection: HTTPConnection) -> float:
+    """Return the accuracy on clean images, in percent, of which the model learns nothing."""
+    test = embedded("test")
+    parts = [predicted(connection, test.images[first : first + 250], "false") for first in range(0, CLEAN, 250)]
+    return 100 * float(np.mean(np.concatenate(parts) == test.labels[:CLEAN]))
+
+
+def counted(connection: HTTPConnection, metric: str) -> dict[str, int]:
+    """Return the values of a counter, by its label."""
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    return {label: int(float(value)) for label, value in re.findall(rf'{metric}{{\w+="(\w+)"}} (\S+)', text)}
+
+
+def measure_poison(batches: int, batch_size: int) -> dict[str, Any]:
+    """Return the accuracy on clean images before and after each kind of poison, and what the service did."""
+    rows: dict[str, Any] = {}
+    for kind in KINDS:
+        with (
+            tempfile.TemporaryDirectory() as name,
+            serving(Path(name), "--batch-size", str(batch_size)) as (port, _),
+            closing(HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)) as connection,
+        ):
+            before = accuracy(connection)
+            images = poison(kind, batches * batch_size)
+            done = progress(kind, len(images))
+            for first in range(0, len(images), batch_size):
+                predicted(connection, images[first : first + batch_size], "true")
+                done(first + batch_size)
+            after = accuracy(connection)  # in the writer's thread, so that the last update is done
+            outcomes = counted(connection, "cretta_steps_total")
+            guard = counted(connection, "cretta_guard_events_total")
+        rows[kind] = {
+            "before": before,
+            "after": after,
+            "adapted": outcomes.get("adapted", 0),
+            "skipped": outcomes.get("skipped", 0),
+            "guard": guard,
+        }
+    sizes = {"batches": batches, "batch size": batch_size, "clean images": CLEAN}
+    return {"machine": results.machine(), **sizes, "kinds": rows}
+
+
+def survived(row: dict[str, Any]) -> bool:
+    """Return whether a model is as good as before, and the service has noticed the poison."""
+    noticed = bool(row["guard"]) or row["skipped"] > row["adapted"]
+    return bool(row["after"] >= row["before"] - 1) and noticed
+
+
+def poison_table(measured: dict[str, Any]) -> str:
+    """Return what was measured on one machine as Markdown."""
+    lines = [
+        f"{measured['batches']} batches of {measured['batch size']} images; accuracy in percent on "
+        f"{measured['clean images']} clean images.",
+        "",
+        "| images | before | after | batches learned from | skipped | the guard |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind, row in measured["kinds"].items():
+        guard = ", ".join(f"{action} {count} ×" for action, count in row["guard"].items()) or "–"
+        cells = [kind, f"{row['before']:.1f}", f"{row['after']:.1f}", row["adapted"], row["skipped"], guard]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def load_table(measured: dict[str, Any]) -> str:
     """Return what was measured on one machine as Markdown."""
     machine = measured["machine"]
     facts = f"{machine['threads']} threads, torch {machine['torch']}, kernels: {machine['kernels']}, {machine['date']}."
@@ -275,26 +382,49 @@ def table(measured: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+PARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "load": ("serve.json", load_table),
+    "poison": ("serve-poison.json", poison_table),
+}
+"""The parts of the page: the file of each, and how it is shown."""
+
+
 def written(page: str, folder: Path = results.FOLDER) -> str:
     """Return the page with the tables of all machines."""
-    saved = [json.loads(path.read_text()) for path in sorted(folder.glob("*/serve.json"))]
-    tables = "\n\n".join(map(table, saved)) or "Not measured yet: it needs a machine without other work."
-    return MARK.sub(lambda match: f"{match[1]}\n{tables}\n\n{match[2]}", page)
+    for part, (file, table) in PARTS.items():
+        saved = [json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{file}"))]
+        tables = "\n\n".join(map(table, saved)) or "Not measured yet: it needs a machine without other work."
+        mark = re.compile(rf"(<!-- generated: {part} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page, count = mark.subn(partial(_filled, tables), page)
+        if count != 1:
+            raise ValueError(f"expected the comment <!-- generated: {part} --> once, got it {count} times.")
+    return page
+
+
+def _filled(tables: str, match: re.Match[str]) -> str:
+    return f"{match[1]}\n{tables}\n\n{match[2]}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=list(PARTS), default="load")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--batches", type=int, default=50, help="of poison")
     parser.add_argument("--dry", action="store_true", help="print the results, write nothing")
     arguments = parser.parse_args()
-    measured = measure(arguments.clients, arguments.images, arguments.batch_size)
+    if arguments.part == "load":
+        measured = measure_load(arguments.clients, arguments.images, arguments.batch_size)
+        good = not measured["answers that differ from the library's"] and measured["service / library"] >= LEAST
+    else:
+        measured = measure_poison(arguments.batches, arguments.batch_size)
+        good = all(map(survived, measured["kinds"].values()))
     print(json.dumps(measured, indent=2))
     if not arguments.dry:
-        print(f"saved: {results.save('serve.json', measured)}", file=sys.stderr)
+        print(f"saved: {results.save(PARTS[arguments.part][0], measured)}", file=sys.stderr)
         PAGE.write_text(written(PAGE.read_text()))
-    return int(measured["answers that differ from the library's"] > 0 or measured["service / library"] < LEAST)
+    return int(not good)
 
 
 if __name__ == "__main__":
