@@ -1,30 +1,40 @@
 """The service under load, beside direct calls of the library on the same images in the same batches.
 
     python benchmarks/serve.py [--clients 64] [--images 5000] [--batch-size 64]
+    python benchmarks/serve.py --part poison [--batches 50] [--batch-size 64]
 
-`cretta serve` runs in a process of its own with the shipped model; clients in threads of this one send one image at a
-time, each the next as soon as it has its answer. Afterwards all answers are repeated by the library, batch by batch in
-the order of their sequence numbers: every probability must be the same, bit for bit, and the time of these calls is
-what the service is compared with: in seconds, and in seconds of the processor, which other programs on the machine
-disturb less. Results go to benchmarks/results/serve.json, and as a table into docs/serving.md.
+`cretta serve` runs in a process of its own with the shipped model. Clients, all in one thread of this process, send one
+image at a time, each the next as soon as it has its answer; their requests are prepared before, and answers are read
+afterwards, since they use the same cores. Then the library repeats all answers, batch by batch in the order of their
+sequence numbers, with the kernels that the service chose: every probability must be the same, bit for bit.
+
+Times do not include the first batches, in which kernels are timed and verified: the service is timed from the answers
+of batch WARM to the last answers, the library on the batches after WARM. Takes about five minutes on two cores without
+other work. Results go to benchmarks/results/<processor>/serve.json, and from there into docs/serving.md; --dry only
+prints them. The exit status is 1 if an answer differs or the service has less than 85 % of the library's throughput.
+
+With --part poison, one client sends full batches of images that would spoil a model: constant ones, noise, or one
+class. Accuracy on clean images is measured before and after, with adapt=false. The exit status is 1 if it falls by more
+than a point, or if the guard did nothing and the model learned from most of the batches. Takes five minutes, too.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
+import asyncio
 import io
 import json
 import os
-import platform
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +44,20 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import cretta
+import results
 from cretta.data import embedded
 from cretta.data.dataset import as_batch
 from cretta.serve.shipped import shipped_adapter
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "serve.json"
-PAGE = ROOT / "docs" / "serving.md"
+PAGE = Path(__file__).parent.parent / "docs" / "serving.md"
 TIMEOUT = 600.0
+WARM = 2
+"""The number of the first batch that the times begin after."""
+LEAST = 0.85
+"""Throughput of the service, as a part of the library's."""
+CLEAN = 500
+KINDS = ("constant", "noise", "one class")
+"""Of poison."""
 
 
 def corrupted(number: int) -> NDArray[np.uint8]:
@@ -52,45 +68,121 @@ def corrupted(number: int) -> NDArray[np.uint8]:
     return np.asarray(images[order[:number]])
 
 
-def png(image: NDArray[np.uint8]) -> bytes:
+def http_request(image: NDArray[np.uint8]) -> bytes:
     content = io.BytesIO()
     Image.fromarray(image).save(content, "PNG")
-    return content.getvalue()
+    body = content.getvalue()
+    head = (
+        "POST /predict?probabilities=true HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
-def send_all(port: int, bodies: list[bytes], clients: int) -> tuple[list[dict[str, Any]], list[float], float]:
-    """Return the answers and latencies, by image, and the time of all."""
-    answers: list[dict[str, Any]] = [{} for _ in bodies]
-    latencies = [0.0] * len(bodies)
-    numbers, errors = count(), []
-
-    def client() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
-        try:
-            while (number := next(numbers)) < len(bodies):
-                begun = time.perf_counter()
-                headers = {"Content-Type": "image/png"}
-                connection.request("POST", "/predict?probabilities=true", bodies[number], headers)
-                response = connection.getresponse()
-                content = response.read()
-                latencies[number] = time.perf_counter() - begun
-                if response.status != 200:
-                    raise RuntimeError(f"{response.status}: {content!r}")
-                (answers[number],) = json.loads(content)["predictions"]
-        except Exception as error:
-            errors.append(error)
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=client) for _ in range(clients)]
+def progress(what: str, number: int) -> Callable[[int], None]:
+    """Return a function that prints a line for each tenth of ``number`` images."""
     begun = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return answers, latencies, time.perf_counter() - begun
+    shown = 0
+
+    def done(count: int) -> None:
+        nonlocal shown
+        if count * 10 // number > shown:
+            shown = count * 10 // number
+            rate = count / (time.perf_counter() - begun)
+            print(f"{what}: {count} of {number} images, {rate:.1f} per second", file=sys.stderr, flush=True)
+
+    return done
+
+
+class Load:
+    """What all clients share: requests, and what was answered when."""
+
+    def __init__(self, requests: Sequence[bytes]) -> None:
+        self.requests = requests
+        self.numbers = iter(range(len(requests)))
+        self.began = [0.0] * len(requests)
+        self.ended = [0.0] * len(requests)
+        self.bodies: list[bytes] = [b""] * len(requests)
+        self.answered = 0
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._progress = progress("service", len(requests))
+
+    def add(self, number: int, body: bytes) -> None:
+        """Record an answer."""
+        self.ended[number] = time.perf_counter()
+        if self.bodies[number]:
+            self.fail(f"image {number} was answered twice.")
+        self.bodies[number] = body
+        self.answered += 1
+        self._progress(self.answered)
+        if self.answered == len(self.requests) and not self.finished.done():
+            self.finished.set_result(None)
+
+    def fail(self, message: str) -> None:
+        """End the load with an error."""
+        if not self.finished.done():
+            self.finished.set_exception(RuntimeError(message))
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Return the prediction of each image."""
+        return [json.loads(body)["predictions"][0] for body in self.bodies]
+
+
+class Client(asyncio.Protocol):
+    """One connection that sends a request, reads its answer, and sends the next."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._number = -1
+        self._received = b""
+        self._expected: int | None = None
+        """Bytes of the body, once the head of the answer is complete; then it is removed from what was received."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the first request."""
+        self._transport: Any = transport
+        self._send()
+
+    def data_received(self, data: bytes) -> None:
+        """Read an answer; when it is complete, send the next request."""
+        self._received += data
+        if self._expected is None:
+            head, separator, _ = self._received.partition(b"\r\n\r\n")
+            if not separator:
+                return
+            length = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
+            if not head.startswith(b"HTTP/1.1 200 ") or length is None:
+                self._load.fail(f"expected the status 200, got {self._received!r}.")
+                return
+            self._received = self._received[len(head) + len(separator) :]
+            self._expected = int(length[1])
+        if len(self._received) >= self._expected:
+            body, self._received, self._expected = self._received, b"", None
+            self._load.add(self._number, body)
+            self._send()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Report a connection that is closed too early."""
+        if not self._load.finished.done():
+            self._load.fail(f"a connection was closed before its answer: {error}.")
+
+    def _send(self) -> None:
+        number = next(self._load.numbers, None)
+        if number is not None:  # else wait for the others: closing now would look like a lost answer
+            self._number = number
+            self._load.began[number] = time.perf_counter()
+            self._transport.write(self._load.requests[number])
+
+
+async def send_all(port: int, requests: Sequence[bytes], clients: int) -> Load:
+    """Send all requests by so many clients; return what was answered."""
+    load = Load(requests)
+    loop = asyncio.get_running_loop()
+    connections = [await loop.create_connection(lambda: Client(load), "127.0.0.1", port) for _ in range(clients)]
+    await load.finished
+    for transport, _ in connections:
+        transport.close()
+    return load
 
 
 def processor_seconds(process: int) -> float:
@@ -99,95 +191,240 @@ def processor_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def replay(images: NDArray[np.uint8], answers: list[dict[str, Any]]) -> tuple[float, float, int, int]:
-    """Repeat all batches by the library; return its seconds, twice, the number of batches and of different answers."""
+def in_batches(answers: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
+    """Return the images of each batch, in the order of their sequence numbers, each of which must be there once."""
     order = sorted(range(len(answers)), key=lambda index: answers[index]["sequence"])
     if [answers[index]["sequence"] for index in order] != list(range(len(answers))):
         raise RuntimeError("expected each sequence number once; an image was lost, or answered twice.")
     batches: dict[int, list[int]] = {}
     for index in order:
         batches.setdefault(answers[index]["batch"], []).append(index)
+    return dict(sorted(batches.items()))
+
+
+def replay(
+    images: NDArray[np.uint8], answers: Sequence[dict[str, Any]], snapshot: Path
+) -> Iterator[tuple[float, float, int]]:
+    """Repeat all batches by the library; yield seconds, seconds of the processor and different answers of each."""
+    shipped_adapter()[0].restore(snapshot)  # pins the kernels that the service chose: others round differently
     model, _ = shipped_adapter()
-    seconds, used, different = 0.0, 0.0, 0
-    for batch in sorted(batches):
-        members = batches[batch]
+    done, count = progress("library", len(answers)), 0
+    for members in in_batches(answers).values():
         expected: list[torch.Tensor] = []
         end = model.on_logits(expected.append)
         begun, used_before = time.perf_counter(), time.process_time()
         model(as_batch(images[members]))
-        seconds += time.perf_counter() - begun
-        used += time.process_time() - used_before
+        seconds, used = time.perf_counter() - begun, time.process_time() - used_before
         end()
         rows = expected[0].softmax(-1).tolist()
-        different += sum(answers[index]["probabilities"] != row for index, row in zip(members, rows, strict=True))
-    return seconds, used, len(batches), different
+        count += len(members)
+        done(count)
+        different = sum(answers[index]["probabilities"] != row for index, row in zip(members, rows, strict=True))
+        yield seconds, used, different
 
 
-def measure(clients: int, number: int, batch_size: int) -> dict[str, Any]:
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[tuple[int, int]]:
+    """Run the service with the shipped model; yield its port and its process; at the end, it saves a snapshot."""
+    command = [sys.executable, "-m", "cretta", "serve", "--port", "0", "--folder", str(folder), "--rate", "0"]
+    command += ["--timeout", str(TIMEOUT), "--log", "json", *options]
+    log = folder / "log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stream, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the service did not start: {log.read_text()}")
+        yield int(re.findall(r":(\d+)/", line)[0]), process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(TIMEOUT)
+    if status:
+        raise RuntimeError(f"the service ended with status {status}: {log.read_text()}")
+
+
+def measure_load(clients: int, number: int, batch_size: int) -> dict[str, Any]:
+    """Return what many clients get, beside the library."""
     images = corrupted(number)
-    bodies = [png(image) for image in images]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "cretta", "serve", "--port", "0", "--folder", folder, "--rate", "0"]
-        command += ["--batch-size", str(batch_size), "--timeout", str(TIMEOUT), "--log", "json"]
-        with Path(folder, "log").open("w") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        try:
-            assert process.stdout is not None
-            port = int(re.findall(r":(\d+)/", process.stdout.readline())[0])
-            before = processor_seconds(process.pid)
-            answers, latencies, seconds = send_all(port, bodies, clients)
-            used = processor_seconds(process.pid) - before
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(TIMEOUT)
-    direct, direct_used, batches, different = replay(images, answers)
+    requests = [http_request(image) for image in images]
+    waiting = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with serving(folder, "--batch-size", str(batch_size)) as (port, process):
+            used_before = processor_seconds(process)
+            load = asyncio.run(send_all(port, requests, clients))
+            used = processor_seconds(process) - used_before
+        answers = load.answers()
+        direct = list(replay(images, answers, max(folder.glob("snapshot-*.safetensors"))))
+    batches = list(in_batches(answers).values())
+    if len(batches) < WARM + 2:
+        raise RuntimeError(f"expected at least {WARM + 2} batches, got {len(batches)}; send more images.")
+    timed = [index for members in batches[WARM + 1 :] for index in members]
+    latencies = [load.ended[index] - load.began[index] for index in timed]
+    seconds = max(load.ended) - max(load.ended[index] for index in batches[WARM])
+    direct_seconds = sum(seconds for seconds, _, _ in direct[WARM + 1 :])
     return {
+        "machine": {**results.machine(), "processes that were waiting to run before": waiting},
         "clients": clients,
         "images": number,
         "batch size": batch_size,
-        "batches": batches,
-        "images per batch": number / batches,
-        "lost or answered twice": 0,
-        "answers that differ from the library's": different,
+        "batches": len(batches),
+        "images per timed batch": len(timed) / len(batches[WARM + 1 :]),
+        "lost or answered twice": 0,  # or in_batches had raised
+        "answers that differ from the library's": sum(different for _, _, different in direct),
+        "seconds until the first answer": min(load.ended) - min(load.began),
         "latency p50 s": float(np.quantile(latencies, 0.5)),
         "latency p99 s": float(np.quantile(latencies, 0.99)),
-        "service images/s": number / seconds,
-        "library images/s": number / direct,
-        "service / library, by time": direct / seconds,
-        "service / library, by processor time": direct_used / used,
-        "processes that were waiting to run, at the end": os.getloadavg()[0],
-        "cretta": cretta.__version__,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "service images/s": len(timed) / seconds,
+        "library images/s": len(timed) / direct_seconds,
+        "service / library": direct_seconds / seconds,
+        "service / library, by processor time of all batches": sum(used for _, used, _ in direct) / used,
     }
 
 
-def table(results: dict[str, Any]) -> str:
-    """Return the results as Markdown."""
-    lines = ["| | |", "|---|---|"]
-    for name, value in results.items():
-        lines.append(f"| {name} | {value if not isinstance(value, float) else f'{value:.3g}'} |")
+def poison(kind: str, count: int) -> NDArray[np.uint8]:
+    """Return images that would spoil a model."""
+    if kind == "constant":
+        return np.full((count, 32, 32, 3), 128, np.uint8)
+    if kind == "noise":
+        return np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    test = embedded("test")
+    cats = test.images[CLEAN:][test.labels[CLEAN:] == test.classes.index("cat")]
+    return np.asarray(cats[np.arange(count) % len(cats)])
+
+
+def predicted(connection: HTTPConnection, images: NDArray[np.uint8], adapt: str) -> list[int]:
+    """Return the classes of images that are sent in one request."""
+    content = io.BytesIO()
+    np.save(content, images)
+    connection.request("POST", f"/predict?adapt={adapt}", content.getvalue(), {"Content-Type": "application/x-npy"})
+    response = connection.getresponse()
+    body = response.read()
+    if response.status != 200:
+        raise RuntimeError(f"expected the status 200, got {response.status}: {body!r}")
+    return [entry["class"] for entry in json.loads(body)["predictions"]]
+
+
+def accuracy(connection: HTTPConnection) -> float:
+    """Return the accuracy on clean images, in percent, of which the model learns nothing."""
+    test = embedded("test")
+    parts = [predicted(connection, test.images[first : first + 250], "false") for first in range(0, CLEAN, 250)]
+    return 100 * float(np.mean(np.concatenate(parts) == test.labels[:CLEAN]))
+
+
+def counted(connection: HTTPConnection, metric: str) -> dict[str, int]:
+    """Return the values of a counter, by its label."""
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    return {label: int(float(value)) for label, value in re.findall(rf'{metric}{{\w+="(\w+)"}} (\S+)', text)}
+
+
+def measure_poison(batches: int, batch_size: int) -> dict[str, Any]:
+    """Return the accuracy on clean images before and after each kind of poison, and what the service did."""
+    rows: dict[str, Any] = {}
+    for kind in KINDS:
+        with (
+            tempfile.TemporaryDirectory() as name,
+            serving(Path(name), "--batch-size", str(batch_size)) as (port, _),
+            closing(HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)) as connection,
+        ):
+            before = accuracy(connection)
+            images = poison(kind, batches * batch_size)
+            done = progress(kind, len(images))
+            for first in range(0, len(images), batch_size):
+                predicted(connection, images[first : first + batch_size], "true")
+                done(first + batch_size)
+            after = accuracy(connection)  # in the writer's thread, so that the last update is done
+            outcomes = counted(connection, "cretta_steps_total")
+            guard = counted(connection, "cretta_guard_events_total")
+        rows[kind] = {
+            "before": before,
+            "after": after,
+            "adapted": outcomes.get("adapted", 0),
+            "skipped": outcomes.get("skipped", 0),
+            "guard": guard,
+        }
+    sizes = {"batches": batches, "batch size": batch_size, "clean images": CLEAN}
+    return {"machine": results.machine(), **sizes, "kinds": rows}
+
+
+def survived(row: dict[str, Any]) -> bool:
+    """Return whether a model is as good as before, and the service has noticed the poison."""
+    noticed = bool(row["guard"]) or row["skipped"] > row["adapted"]
+    return bool(row["after"] >= row["before"] - 1) and noticed
+
+
+def poison_table(measured: dict[str, Any]) -> str:
+    """Return what was measured on one machine as Markdown."""
+    lines = [
+        f"{measured['batches']} batches of {measured['batch size']} images; accuracy in percent on "
+        f"{measured['clean images']} clean images.",
+        "",
+        "| images | before | after | batches learned from | skipped | the guard |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind, row in measured["kinds"].items():
+        guard = ", ".join(f"{action} {count} ×" for action, count in row["guard"].items()) or "–"
+        cells = [kind, f"{row['before']:.1f}", f"{row['after']:.1f}", row["adapted"], row["skipped"], guard]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
+
+
+def load_table(measured: dict[str, Any]) -> str:
+    """Return what was measured on one machine as Markdown."""
+    machine = measured["machine"]
+    facts = f"{machine['threads']} threads, torch {machine['torch']}, kernels: {machine['kernels']}, {machine['date']}."
+    lines = [f"**{machine['processor']}, {machine['cores']} cores**", "", facts, "", "| | |", "|---|---|"]
+    for name, value in measured.items():
+        if name != "machine":
+            lines.append(f"| {name} | {value if not isinstance(value, float) else f'{value:.3g}'} |")
+    return "\n".join(lines)
+
+
+PARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "load": ("serve.json", load_table),
+    "poison": ("serve-poison.json", poison_table),
+}
+"""The parts of the page: the file of each, and how it is shown."""
+
+
+def written(page: str, folder: Path = results.FOLDER) -> str:
+    """Return the page with the tables of all machines."""
+    for part, (file, table) in PARTS.items():
+        saved = [json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{file}"))]
+        tables = "\n\n".join(map(table, saved)) or "Not measured yet: it needs a machine without other work."
+        mark = re.compile(rf"(<!-- generated: {part} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page, count = mark.subn(partial(_filled, tables), page)
+        if count != 1:
+            raise ValueError(f"expected the comment <!-- generated: {part} --> once, got it {count} times.")
+    return page
+
+
+def _filled(tables: str, match: re.Match[str]) -> str:
+    return f"{match[1]}\n{tables}\n\n{match[2]}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=list(PARTS), default="load")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--batches", type=int, default=50, help="of poison")
     parser.add_argument("--dry", action="store_true", help="print the results, write nothing")
     arguments = parser.parse_args()
-    results = measure(arguments.clients, arguments.images, arguments.batch_size)
-    print(json.dumps(results, indent=2))
+    if arguments.part == "load":
+        measured = measure_load(arguments.clients, arguments.images, arguments.batch_size)
+        good = not measured["answers that differ from the library's"] and measured["service / library"] >= LEAST
+    else:
+        measured = measure_poison(arguments.batches, arguments.batch_size)
+        good = all(map(survived, measured["kinds"].values()))
+    print(json.dumps(measured, indent=2))
     if not arguments.dry:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-        mark = re.compile(r"(<!-- generated: load -->\n).*?(<!-- end -->)", re.DOTALL)
-        PAGE.write_text(mark.sub(lambda match: f"{match[1]}\n{table(results)}\n\n{match[2]}", PAGE.read_text()))
-    return int(
-        results["answers that differ from the library's"] > 0 or results["service / library, by processor time"] < 0.85
-    )
+        print(f"saved: {results.save(PARTS[arguments.part][0], measured)}", file=sys.stderr)
+        PAGE.write_text(written(PAGE.read_text()))
+    return int(not good)
 
 
 if __name__ == "__main__":

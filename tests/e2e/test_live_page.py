@@ -84,7 +84,7 @@ def confirm(page: Page, button: str, token: str | None = None) -> None:
 
 
 def test_curves_move_while_images_are_sent_and_rollback_works(visit: Open, tmp_path: Path) -> None:
-    application = make(tmp_path, monitor_every=1)
+    application = make(tmp_path, monitor_every=1, monitor_after=1)
     model = service_of(application).adapter
     with listening(application) as address:
         page = visit(address)
@@ -121,7 +121,7 @@ def test_curves_move_while_images_are_sent_and_rollback_works(visit: Open, tmp_p
 
 
 def test_a_cancelled_question_and_the_keyboard(visit: Open, tmp_path: Path) -> None:
-    with listening(make(tmp_path, adapter(), monitor_every=1)) as address:
+    with listening(make(tmp_path, adapter(), monitor_every=1, monitor_after=1)) as address:
         send(address, 5)
         page = visit(address)
         shown(page, 5)
@@ -145,12 +145,13 @@ def test_a_cancelled_question_and_the_keyboard(visit: Open, tmp_path: Path) -> N
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_the_page_fits(visit: Open, tmp_path: Path, scheme: str, viewport: dict[str, int]) -> None:
-    application = make(tmp_path, monitor_every=1, snapshot_every=5)
+    application = make(tmp_path, monitor_every=1, monitor_after=1, snapshot_every=5)
     with listening(application) as address:
         send(address, 30)
         alarm = "energies drifted by +3.1 standard deviations; rolled back"
         service_of(application).live.event("guard", alarm, batch=9)
-        page = visit(address, viewport=viewport, color_scheme=scheme)
+        touch = viewport is PHONE
+        page = visit(address, viewport=viewport, color_scheme=scheme, has_touch=touch, is_mobile=touch)
         shown(page, 30)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= viewport["width"]
         small = page.evaluate(

@@ -91,7 +91,20 @@ def test_every_response_has_security_headers(tmp_path: Path) -> None:
             assert response.headers["cache-control"] == "no-store"
             assert "default-src 'none'" in response.headers["content-security-policy"]
             assert "unsafe" not in response.headers["content-security-policy"]
-        assert responses[1].json() == {"error": "Not Found"}
+        assert responses[1].json() == {"error": "there is no route /nothing; /openapi.json lists all."}
+
+    run(scenario())
+
+
+def test_what_is_wrong_with_a_method_or_a_form_is_said(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make(tmp_path)) as client:
+            method = await client.get("/predict")
+            form = await client.post("/predict", data={"adapt": "false"}, files={"images": b"not a field"})
+        assert (method.status_code, method.headers["allow"]) == (405, "POST")
+        assert method.json() == {"error": "expected the method POST, got GET."}
+        assert form.status_code == 400
+        assert "256 files and nothing else, as by curl -F images=@photo.png" in form.json()["error"]
 
     run(scenario())
 

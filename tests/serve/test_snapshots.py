@@ -122,6 +122,7 @@ def test_rollback_and_reset(tmp_path: Path) -> None:
         async with running(application) as client:
             nothing = await client.post("/state/rollback", headers=BEARER)
             assert nothing.status_code == 409
+            assert "no snapshot to roll back to" in nothing.json()["error"]
             for image in pixels(2):
                 await predict(client, image)
             first = (await client.post("/state/snapshot", headers=BEARER)).json()["snapshots"][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -93,16 +93,23 @@ def application(service: Service, access: Access) -> FastAPI:
     made.include_router(protocol.router(service))
     made.add_middleware(Gate, access=access, settings=service.settings, metrics=service.metrics)
 
-    async def refused(_: Request, error: Exception) -> Response:
+    async def refused(request: Request, error: Exception) -> Response:
+        more: Mapping[str, str] = {}
         if isinstance(error, HTTPException):
-            error = Refusal(error.status_code, str(error.detail))
+            more = error.headers or {}
+            message = str(error.detail)
+            if error.status_code == 404:
+                message = f"there is no route {request.url.path}; /openapi.json lists all."
+            elif error.status_code == 405:
+                message = f"expected the method {more.get('Allow')}, got {request.method}."
+            error = Refusal(error.status_code, message)
         elif isinstance(error, RequestValidationError):
             details = "; ".join(f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
             error = Refusal(422, f"expected other values: {details}.")
         elif not isinstance(error, Refusal):
             error = Refusal(500, f"an internal error ({type(error).__name__}); the log has the cause.")
         status, headers, content = refusal_parts(error)
-        return Response(content, status, headers)
+        return Response(content, status, {**headers, **more})
 
     for kind in (Refusal, HTTPException, RequestValidationError, Exception):
         made.add_exception_handler(kind, refused)

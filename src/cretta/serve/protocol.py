@@ -44,33 +44,40 @@ def router(service: Service) -> APIRouter:
     async def ready() -> Response:
         return health(service.ready)
 
-    @routes.get("/models/{name}/versions/{number}", include_in_schema=False)
     @routes.get("/models/{name}", response_model=schemas.Model, responses=schemas.errors(404), summary="The model")
-    async def model(name: str, number: str = "1") -> Response:
-        check(name, number)
+    async def model(name: str) -> Response:
+        check(name)
         return JSONResponse(described())
 
-    @routes.get("/models/{name}/versions/{number}/ready", include_in_schema=False)
-    @routes.get("/models/{name}/ready", responses=schemas.errors(404, 503), summary="Whether the model is ready")
-    async def model_ready(name: str, number: str = "1") -> Response:
+    @routes.get("/models/{name}/versions/{number}", include_in_schema=False)
+    async def model_version(name: str, number: str) -> Response:
         check(name, number)
+        return await model(name)
+
+    @routes.get("/models/{name}/ready", responses=schemas.errors(404, 503), summary="Whether the model is ready")
+    async def model_ready(name: str) -> Response:
+        check(name)
         return health(service.ready)
+
+    @routes.get("/models/{name}/versions/{number}/ready", include_in_schema=False)
+    async def version_ready(name: str, number: str) -> Response:
+        check(name, number)
+        return await model_ready(name)
 
     @routes.post("/repository/index", summary="The list of models", responses=schemas.errors())
     async def repository() -> Response:
         state = "READY" if service.ready else "UNAVAILABLE"
         return JSONResponse([{"name": service.name, "version": "1", "state": state, "reason": ""}])
 
-    @routes.post("/models/{name}/versions/{number}/infer", include_in_schema=False)
     @routes.post(
         "/models/{name}/infer",
         response_model=schemas.Inferred,
-        responses=schemas.errors(400, 404, 408, 413, 415, 422, 500, 503, 504),
+        responses={200: schemas.INFERRED_BYTES, **schemas.errors(400, 404, 408, 413, 415, 422, 500, 503, 504)},
         openapi_extra=schemas.infer_body(*service.images.size),
         summary="Predict images, and adapt to them",
     )
-    async def infer(request: Request, name: str, number: str = "1") -> Response:
-        check(name, number)
+    async def infer(request: Request, name: str) -> Response:
+        check(name)
         body = await request.body()
         header = request.headers.get(v2.HEADER)
         parsed = await service.decode(lambda: v2.parse(body, header, service.images))
@@ -79,5 +86,10 @@ def router(service: Service) -> APIRouter:
         if length is None:
             return Response(content, media_type="application/json")
         return Response(content, media_type="application/octet-stream", headers={v2.HEADER: str(length)})
+
+    @routes.post("/models/{name}/versions/{number}/infer", include_in_schema=False)
+    async def version_infer(request: Request, name: str, number: str) -> Response:
+        check(name, number)
+        return await infer(request, name)
 
     return routes

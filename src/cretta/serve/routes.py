@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 
 from cretta.serve import schemas
 from cretta.serve.decode import MULTIPART, TYPES
@@ -109,8 +110,12 @@ async def read_files(request: Request, most: int) -> list[bytes]:
         return [body]
     if kind != MULTIPART:
         raise Refusal(415, f"expected the content type {', '.join(TYPES)} or {MULTIPART}, got {kind or 'none'}.")
-    async with request.form(max_files=most, max_fields=0) as form:
-        return [await part.read() for _, part in form.multi_items() if isinstance(part, UploadFile)]
+    try:
+        async with request.form(max_files=most, max_fields=0) as form:
+            return [await part.read() for _, part in form.multi_items() if isinstance(part, UploadFile)]
+    except HTTPException as error:
+        message = f"expected a form of at most {most} files and nothing else, as by curl -F images=@photo.png"
+        raise Refusal(400, f"{message} ({error.detail}).") from None
 
 
 def disconnected(request: Request) -> Callable[[], Awaitable[None]]:

@@ -103,6 +103,10 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 PREDICT_ERRORS = errors(400, 408, 413, 415, 422, 500, 503, 504)
+INFERRED_BYTES: dict[str, Any] = {
+    "description": "The outputs; those requested as binary data follow the JSON, whose length is in a header.",
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+}
 _FILE = {"type": "string", "format": "binary"}
 PREDICT_BODY: dict[str, Any] = {
     "requestBody": {
@@ -116,7 +120,9 @@ PREDICT_BODY: dict[str, Any] = {
                     "type": "object",
                     "properties": {"images": {"type": "array", "items": _FILE, "minItems": 1}},
                     "required": ["images"],
-                }
+                    "additionalProperties": False,
+                },
+                "encoding": {"images": {"contentType": "image/jpeg, image/png, application/x-npy"}},
             },
         },
     }

@@ -178,9 +178,10 @@ class Service:
         """Publish a batch and, if one is due, save a snapshot; in the writer's thread."""
         if self._monitor is not None and seen.batch % self.settings.monitor_every == 0:
             known = self._monitor.summary()
-            seen = dataclasses.replace(
-                seen, accuracy=known.estimates, source_accuracy=known.source_estimates, drift=known.input_drift
-            )
+            if known.window >= min(self.settings.monitor_after, self.settings.window):
+                seen = dataclasses.replace(
+                    seen, accuracy=known.estimates, source_accuracy=known.source_estimates, drift=known.input_drift
+                )
         self.metrics.observe(seen)
         self.live.add(seen, items, predictions)
         if seen.guard:
@@ -203,7 +204,8 @@ class Service:
             await asyncio.wait_for(asyncio.shield(future), self.settings.stuck)
         except TimeoutError:
             raise Refusal(504, f"the model is busy; {name} is done after its batch.") from None
-        logger.info(name, extra={"facts": {"batch": self.writer.batch, "step": self.writer.step}})
+        if name != "snapshot":  # which is logged where it is saved
+            logger.info(name, extra={"facts": {"batch": self.writer.batch, "step": self.writer.step}})
         return self.state()
 
     def _snapshot(self) -> None:
@@ -212,9 +214,11 @@ class Service:
 
     def _rollback(self, name: str | None) -> None:
         stored = self.snapshots.all()
+        if not stored:
+            raise Refusal(409, "there is no snapshot to roll back to; POST /state/snapshot saves one.")
         chosen = next((item for item in stored if name in (None, item.name)), None)
         if chosen is None:
-            names = ", ".join(item.name for item in stored) or "none"
+            names = ", ".join(item.name for item in stored)
             raise Refusal(409, f"expected the name of a snapshot, got {name!r}; there are: {names}.")
         try:
             self.snapshots.restore(self.adapter, chosen)
@@ -243,7 +247,7 @@ class Service:
         self.snapshot_error = ""
         self._saved_step = self.writer.step
         self.metrics.snapshots.labels("written").inc()
-        self.live.event("snapshot", f"saved {snapshot.name} ({reason})", batch=self.writer.batch)
+        self.live.event("snapshot", f"saved {snapshot.name} ({reason})")  # which names the batch
         logger.info("snapshot", extra={"facts": {"snapshot": snapshot.name, "reason": reason}})
         return snapshot
 

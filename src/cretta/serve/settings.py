@@ -27,6 +27,7 @@ class Settings(OptionSet):
     pages: int = integer(16, "pages that may be open at once", at_least=0)
     recent: int = integer(24, "images that the page shows; 0 shows none", at_least=0)
     monitor_every: int = integer(5, "batches between estimates of the accuracy", at_least=1)
+    monitor_after: int = integer(50, "images before the first estimate: fewer say little", at_least=1)
     window: int = integer(500, "images that these estimates are computed from", at_least=1)
     snapshot_every: int = integer(100, "steps between snapshots; 0 is only at the end", at_least=0)
     snapshots: int = integer(5, "snapshots that are stored", at_least=1)
