@@ -1,21 +1,25 @@
 """What more workers, ranks and GPUs gain: measured here, and computed from that for ImageNet-C.
 
-    python benchmarks/scale.py grid      # 24 runs by one and two workers, local and Ray: about 5 minutes
-    python benchmarks/scale.py ranks     # adaptation by one and two ranks: about 4 minutes
+    python benchmarks/scale.py grid      # 32 runs by one and two workers, local and Ray: about 5 minutes
+    python benchmarks/scale.py ranks     # adaptation by one and two ranks: about 3 minutes
     python benchmarks/scale.py cost      # images per second of the methods on ImageNet's size: about 2 minutes
     python benchmarks/scale.py lost      # how soon a rank notices that another was killed: seconds
     python benchmarks/scale.py tables    # write the tables of docs/scaling.md from the results, measure nothing
 
-Every worker and rank has one thread. The results go to benchmarks/results/scale.json, under the name of the part.
-`grid` exits with status 1 if two workers do not reach 1.8 times the speed of one.
+Several parts can be given. `--quick` takes a few images, prints the tables and saves nothing: it shows that the program
+works, not how fast it is.
+
+Measure on a machine that does nothing else: `grid` needs two free cores. Every worker and rank has one thread. The
+results go to benchmarks/results/scale.json, under the name of the part, and from there into docs/scaling.md. `grid`
+exits with status 1 if two workers do not reach 1.8 times the speed of one.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
-import platform
 import re
 import signal
 import statistics
@@ -38,59 +42,82 @@ LEAST = 1.8
 GPUS = (1, 8, 64)
 TERAFLOPS = 10.0
 """What a GPU is assumed to sustain in these networks, in 10¹² operations per second; none was available."""
-METHODS = ("bn_adapt", "tent", "cretta")
+METHODS = ("bn_adapt", "tent")
 BATCHES = (16, 64)
-IMAGES = 30
-"""Images per run of the grid."""
+DOMAINS = 16
+"""Corruptions of the grid: with many runs, no worker waits long for the last one of another."""
+IMAGES, BATCH = 300, 20
+"""Images per run of the grid, and per batch: enough that a worker mostly adapts, and seldom prepares a method."""
 
 
-def grid() -> dict[str, Any]:
-    """Time 24 runs by each engine, and compare the stores."""
-    import dataclasses
-
-    from cretta.bench import Buffer, Domain, Listener, Run, RunContext, Store, engine, product
+def grid(*, quick: bool = False) -> dict[str, Any]:
+    """Time the runs of a grid by each engine, and compare the results."""
+    from cretta.accelerate import kernels
+    from cretta.bench import Buffer, Domain, Listener, Result, Run, RunContext, Store, engine, product
     from cretta.data import CORRUPTIONS
 
+    # Without timing: processes could choose different kernels, which round differently.
+    os.environ["CRETTA_KERNELS"] = next(iter(kernels.paths("auto")), "off")
+    images, domains = (4, 4) if quick else (IMAGES, DOMAINS)
     base = Run(
         data="embedded",
         domains=(Domain("fog", 5),),
         model="wrn-40-2-cifar10",
-        images=IMAGES,
-        batch_size=IMAGES,
+        images=images,
+        batch_size=images // 2 if quick else BATCH,
         buffer=Buffer(size=100),
     )
-    runs = product(base, method=METHODS, domains=[(Domain(name, 5),) for name in CORRUPTIONS[:8]])
+    runs = product(base, method=METHODS, domains=[(Domain(name, 5),) for name in CORRUPTIONS[:domains]])
     seconds: dict[str, float] = {}
     working: dict[str, float] = {}
     contents = []
 
-    class First(Listener):
-        began = 0.0
+    class Progress(Listener):
+        began, ended = 0.0, 0
 
         def begins(self, run: Run, images: int) -> None:
             """Record when the first run began."""
             self.began = self.began or time.perf_counter()
 
-    for name, workers in (("serial", None), ("local", 1), ("local", 2), ("ray", 2)):
+        def ends(self, run: Run, result: Result, *, stored: bool) -> None:
+            """Print how many runs are finished, now and then."""
+            self.ended += 1
+            if self.ended % 8 == 0:
+                print(f"  {self.ended}/{len(runs)} runs, {time.perf_counter() - self.began:.1f} s", flush=True)
+
+    for name, workers in (("local", 1), ("local", 2), ("ray", 2)):
+        label = f"{name}, {workers} worker{'s' * (workers > 1)}"
+        print(label, flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            begun, first = time.perf_counter(), First()
-            done = engine(name, workers=workers, threads=1).run_all(runs, Store(folder), RunContext(), first)
-            results = {result.key: result for _, result in done}
-            label = name if workers is None else f"{name}, {workers} worker{'s' * (workers > 1)}"
+            begun, progress = time.perf_counter(), Progress()
+            results = {}
+            for run, result in engine(name, workers=workers, threads=1).run_all(
+                runs, Store(folder), RunContext(), progress
+            ):
+                results[run] = comparable(result)
+                working[label] = time.perf_counter() - progress.began  # until the last result, without the shutdown
             seconds[label] = time.perf_counter() - begun
-            working[label] = time.perf_counter() - first.began
-            contents.append(
-                {
-                    key: dataclasses.replace(
-                        result, rows=tuple(dataclasses.replace(row, seconds=0.0) for row in result.rows)
-                    )
-                    for key, result in results.items()
-                }
-            )
+            contents.append(results)
         print(f"{label}: {seconds[label]:.1f} s, {working[label]:.1f} s since the first run began", flush=True)
-    if any(stored != contents[0] for stored in contents):
-        raise SystemExit("expected identical results of all engines, got different ones")
-    return {"runs": len(runs), "images": IMAGES * len(runs), "seconds": seconds, "working": working, "identical": True}
+    differing = [run for run in runs if any(results[run] != contents[0][run] for results in contents)]
+    if differing:
+        raise SystemExit(
+            f"expected identical results of all engines, got {len(differing)} different ones: {differing[0]}"
+        )
+    return {
+        "runs": len(runs),
+        "images_per_run": images,
+        "kernels": os.environ["CRETTA_KERNELS"],
+        "seconds": seconds,
+        "working": working,
+        "identical": True,
+    }
+
+
+def comparable(result: Any) -> Any:
+    """Return a result without the seconds in it, and the commit, which may change while this runs."""
+    rows = tuple(dataclasses.replace(row, seconds=0.0) for row in result.rows)
+    return dataclasses.replace(result, rows=rows, provenance=result.provenance | {"commit": None})
 
 
 def fork_ranks(size: int, work: Callable[[Any, Path], None], folder: Path) -> list[int]:
@@ -118,7 +145,7 @@ def fork_ranks(size: int, work: Callable[[Any, Path], None], folder: Path) -> li
     return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
 
 
-def ranks() -> dict[str, Any]:
+def ranks(*, quick: bool = False) -> dict[str, Any]:
     """Time steps of one process, and of one and two ranks, for two sizes of the batch."""
     import torch
 
@@ -144,7 +171,7 @@ def ranks() -> dict[str, Any]:
 
     rows = []
     for method in ("tent", "cretta"):
-        for batch in BATCHES:
+        for batch in (2, 4) if quick else BATCHES:
             x = images[:batch]
             row: dict[str, Any] = {"method": method, "batch": batch}
             for name, size, options in (
@@ -171,12 +198,12 @@ def ranks() -> dict[str, Any]:
                     errors = [path.read_text() for path in Path(scratch).glob("error-*")]
                     assert codes == [0] * size, errors
                     row[name] = float((Path(scratch) / "seconds").read_text())
+                print(f"{method}, batch of {batch}, {name}: {row[name]:.2f} s per step", flush=True)
             rows.append(row)
-            print(row, flush=True)
     return {"steps": rows}
 
 
-def cost() -> dict[str, Any]:
+def cost(*, quick: bool = False) -> dict[str, Any]:
     """Time and count the methods of the ImageNet items on a ResNet-18 with random weights, images of 224 px."""
     import torch
 
@@ -187,8 +214,9 @@ def cost() -> dict[str, Any]:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    net, x = resnet18().eval(), torch.rand(2, 3, 224, 224)
-    buffer = cretta.SourceBuffer(torch.rand(16, 3, 224, 224), augment="none")
+    side = 32 if quick else 224
+    net, x = resnet18().eval(), torch.rand(2, 3, side, side)
+    buffer = cretta.SourceBuffer(torch.rand(16, 3, side, side), augment="none")
     planned = {
         run for item in paper.items().values() for run in item.plan(paper.scale("full")) if run.data == "imagenet"
     }
@@ -213,7 +241,7 @@ def cost() -> dict[str, Any]:
     return {"images": 50_000, "methods": rows}
 
 
-def lost() -> dict[str, Any]:
+def lost(*, quick: bool = False) -> dict[str, Any]:
     """Kill one of two ranks in the middle of a step, and time the error of the other."""
     import torch
 
@@ -244,13 +272,21 @@ def lost() -> dict[str, Any]:
     return {"seconds": float(noticed) - killed, "message": message}
 
 
-PARTS = {"grid": grid, "ranks": ranks, "cost": cost, "lost": lost}
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {"grid": grid, "ranks": ranks, "cost": cost, "lost": lost}
 
 
 def table(headings: list[str], rows: Iterator[list[str]]) -> str:
     """Return a table in Markdown, numbers to the right."""
     lines = ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def caption(measured: dict[str, Any]) -> str:
+    """Return on which machine, and when, a part was measured; nothing if that was not saved."""
+    if "machine" not in measured:
+        return ""
+    machine = measured["machine"]
+    return f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, {machine['date']}.\n\n"
 
 
 def speedup(results: dict[str, Any], engine: str) -> float:
@@ -283,14 +319,15 @@ def tables(results: dict[str, Any]) -> dict[str, str]:
     content = dict.fromkeys(("grid", "ranks", "cost", "gpus"), NOT_MEASURED)
     if "grid" in results:
         seconds, working = results["grid"]["seconds"], results["grid"]["working"]
-        rates = {name: results["grid"]["images"] / taken for name, taken in working.items()}
+        images = results["grid"]["runs"] * results["grid"]["images_per_run"]
+        rates = {name: images / taken for name, taken in working.items()}
         one = rates["local, 1 worker"]
         grid_rows = (
             [name, f"{seconds[name]:.0f}", f"{working[name]:.0f}", f"{rate:.1f}", f"{rate / one:.2f}"]
             for name, rate in rates.items()
         )
         headings = ["engine", "seconds", "of them since the first run began", "images/s", "× 1 worker"]
-        content["grid"] = table(headings, grid_rows)
+        content["grid"] = caption(results["grid"]) + table(headings, grid_rows)
     if "ranks" in results:
         rank_rows = (
             [row["method"], str(row["batch"])]
@@ -299,7 +336,8 @@ def tables(results: dict[str, Any]) -> dict[str, str]:
             for row in results["ranks"]["steps"]
         )
         headings = ["method", "batch", "one process", "not rewritten", "1 rank", "2 ranks"]
-        content["ranks"] = table([*headings, "2 ranks / 1 rank", "2 ranks / one process"], rank_rows)
+        headings += ["2 ranks / 1 rank", "2 ranks / one process"]
+        content["ranks"] = caption(results["ranks"]) + table(headings, rank_rows)
     if "cost" in results:
         measured = results["cost"]
         cost_rows = (
@@ -315,7 +353,7 @@ def tables(results: dict[str, Any]) -> dict[str, str]:
         )
         gpu_rows = ([str(gpus), f"{hours(results, gpus):,.1f}", f"{hours(results, gpus) / 24:.1f}"] for gpus in GPUS)
         headings = ["method", "runs", "GFLOP per image", "images/s here", "core hours here", "GPU hours"]
-        content["cost"] = table(headings, cost_rows)
+        content["cost"] = caption(measured) + table(headings, cost_rows)
         content["gpus"] = table(["GPUs", "hours", "days"], gpu_rows)
     return content
 
@@ -335,21 +373,33 @@ def page(text: str, results: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="+", choices=[*PARTS, "tables"], help="what to measure")
-    chosen = parser.parse_args().part
+    parser.add_argument("--quick", action="store_true", help="few images; print the tables, save nothing")
+    arguments = parser.parse_args()
+    chosen, quick = arguments.part, arguments.quick
     if len(chosen) > 1:  # in a process each: one that has computed gradients cannot be forked any more
-        return max(subprocess.run([sys.executable, __file__, part], check=False).returncode for part in chosen)
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for part in (name for name in chosen if name != "tables"):
-        results[part] = PARTS[part]()
-        results["machine"] = {"processor": platform.machine(), "cores": os.cpu_count()}
+        options = ["--quick"] * quick
+        return max(
+            subprocess.run([sys.executable, __file__, part, *options], check=False).returncode for part in chosen
+        )
+    (part,) = chosen
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() and not quick else {}
+    if part != "tables":
+        begun = time.perf_counter()
+        results[part] = PARTS[part](quick=quick)
+        from results import machine
+
+        results[part]["machine"] = machine()
+        print(f"{part}: {time.perf_counter() - begun:.0f} s")
+    if quick:
+        print(*tables(results).values(), sep="\n\n")
+    else:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-        print(json.dumps(results[part], indent=2))
-    PAGE.write_text(page(PAGE.read_text(), results))
-    if "grid" in chosen:
+        PAGE.write_text(page(PAGE.read_text(), results))
+    if part == "grid":
         ratios = {name: speedup(results, name) for name in ("local", "ray")}
         print(", ".join(f"{name}: {ratio:.2f} × one worker" for name, ratio in ratios.items()))
-        return int(min(ratios.values()) < LEAST)
+        return int(min(ratios.values()) < LEAST and not quick)
     return 0
 
 

@@ -10,6 +10,9 @@
 # Submit the same line again if the time was not enough: what is finished is not computed again.
 set -euo pipefail
 export RAY_USAGE_STATS_ENABLED=0
+export RAY_AUTH_MODE=token  # in ~/.ray/auth_token, which all nodes see: nobody else can use this cluster
+ray get-auth-token --generate > /dev/null
+trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 port=${RAY_PORT:-6379}
 address=${nodes[0]}:$port

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from torch import Tensor
 
 import cretta
 import ranks
-from cretta.distributed import Group, join
+from cretta.distributed import TIMEOUT, Group, join
 from processes import ENVIRONMENT, LONG
 
 pytestmark = [
@@ -115,6 +116,7 @@ def test_an_exported_network_has_the_statistics_of_all_ranks(shared: list[dict[A
 
 
 def test_a_killed_rank_ends_the_others_and_the_saved_state_continues(tmp_path: Path) -> None:
+    """Ranks of this test wait without limit: what ends them is the lost connection, not a timeout."""
     assert start(tmp_path, "killed") == [1, -9]
     error = (tmp_path / "error-0").read_text()
     assert "cretta.errors.DistributedError: another process of this group has ended" in error
@@ -150,6 +152,10 @@ def test_the_example_runs_as_documented(tmp_path: Path) -> None:
     assert int(alone.memory["cursor"]) == 60 % 40
 
 
+def test_a_rank_that_hangs_is_given_up_after_30_seconds() -> None:
+    assert inspect.signature(join).parameters["timeout"].default == TIMEOUT <= 30
+
+
 def test_join_says_how_to_start_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(cretta.OptionError, match="torchrun --nproc-per-node 2"):
@@ -163,7 +169,7 @@ def test_compiled_networks_are_refused() -> None:
         model.distribute(Mock(Group))
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs two GPUs")
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs two GPUs: this machine has not got them")
 def test_nccl_ranks_equal_one_process(tmp_path: Path) -> None:
     assert start(tmp_path, "nccl", 2) == [0, 0], "".join(path.read_text() for path in tmp_path.glob("error-*"))
     of_ranks = [torch.load(tmp_path / f"nccl-2-{rank}.pt") for rank in range(2)]

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -16,27 +17,46 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
 from tiny import BASE
 
-from cretta.bench import Domain, Listener, Result, Run, RunContext, Store, engine, product
+from cretta.bench import Engine, Listener, Result, Run, RunContext, Store, engine, expand
 from cretta.bench.engines.collect import LOSSES, collect
+from cretta.bench.engines.ray import LOOPBACK, SLOW, STARTS, RayWorkers
 from cretta.bench.engines.worker import IDENTITY, Ended, Lost, Task, Work
 from cretta.errors import DistributedError, OptionError, StateError
 from processes import ENVIRONMENT, LONG, command
 
 HERE = Path(__file__).parent
-STREAMS = tuple(Domain.parse_all(name) for name in ("fog/5", "contrast/5", "clean"))
+METHODS = ("source", "bn_adapt", "tent", "cretta")
+SHIFTS = ("fog/5", "contrast/5", "clean")
 # Not rewritten, because a rewritten network does not run its Python code.
-GRID = product(
+GRID = expand(
     dataclasses.replace(BASE, model="mortal:network"),
-    method=("source", "bn_adapt", "tent", "cretta"),
-    domains=STREAMS,
-    seed=(0, 1),
-    fuse=(False,),
+    RunContext().benchmark("embedded"),
+    shifts=SHIFTS,
+    options={method: [{"fuse": False}] for method in METHODS},
+    seeds=(0, 1),
 )
+COMMAND = [
+    *("run", "--model", "mortal:network", "--images", 60, "--batch-size", 20, "--buffer", 40, "--option", "fuse=false"),
+    *(argument for method in METHODS for argument in ("--method", method)),
+    *(argument for shift in SHIFTS for argument in ("--shift", shift)),
+    *("--seed", 0, "--seed", 1),
+]
+"""The grid as arguments of cretta."""
+# A token of its own, so that Ray neither reads nor writes one in the home folder.
+CHANGES = {
+    "PYTHONPATH": os.pathsep.join([str(HERE), ENVIRONMENT["PYTHONPATH"]]),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+}
+WORKERS = {name: value for name, value in ENVIRONMENT.items() if name != "RAY_ADDRESS"} | CHANGES
+"""The environment of nodes, commands and workers."""
 
 
 class Computed(Listener):
@@ -55,9 +75,8 @@ class Computed(Listener):
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What workers inherit; and the number of threads, which an engine sets."""
-    path = os.pathsep.join([str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    monkeypatch.setenv("PYTHONPATH", path)
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in CHANGES.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     threads = torch.get_num_threads()
     yield
@@ -70,11 +89,13 @@ def need_ray(name: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, Result]:
-    """Return all results of a store, without the time that they took."""
+    """Return all results of a store, without the time that they took, and the commit: it may change during a test."""
     store = Store(folder)
     results = {
         result.key: dataclasses.replace(
-            result, rows=tuple(dataclasses.replace(row, seconds=0.0) for row in result.rows)
+            result,
+            rows=tuple(dataclasses.replace(row, seconds=0.0) for row in result.rows),
+            provenance=result.provenance | {"commit": None},
         )
         for result in store
     }
@@ -96,76 +117,121 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["local", "ray"])
 def test_two_workers_give_the_store_of_one_process_though_one_is_killed(
-    serial: dict[str, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    serial: dict[str, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need_ray(name)
     (tmp_path / "kill").touch()
     monkeypatch.setenv("CRETTA_KILL", str(tmp_path))
     heard, store = Computed(), Store(tmp_path / "store")
-    results = dict(engine(name, workers=2).run_all(GRID, store, RunContext(), heard))
+    results = dict(engine("local", workers=2).run_all(GRID, store, RunContext(), heard))
     assert not (tmp_path / "kill").exists()
     assert sorted(map(repr, heard.runs)) == sorted(map(repr, GRID))
     assert results.keys() == set(GRID)
     assert heard.batches >= 24 * 3
     assert contents(store.folder) == serial
     again = Computed()
-    assert dict(engine(name, workers=2).run_all(GRID, store, RunContext(), again)) == results
+    assert dict(engine("local", workers=2).run_all(GRID, store, RunContext(), again)) == results
     assert not again.runs
+
+
+@dataclasses.dataclass
+class Node:
+    """A node of a Ray cluster, with all its processes in one process group."""
+
+    folder: Path
+    arguments: tuple[object, ...]
+    process: subprocess.Popen[bytes] = dataclasses.field(init=False)
+
+    def start(self) -> None:
+        """Return when the node has started. Ray gives up after 30 seconds, however busy the machine is: then again."""
+        limit = time.monotonic() + LONG
+        self._launch()
+        while "Ray runtime started" not in (log := self._log.read_text()):
+            assert time.monotonic() < limit, log
+            if self.process.poll() is not None:
+                self.end()
+                assert SLOW in log, log
+                self._launch()
+            time.sleep(0.1)
+
+    def _launch(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        folder = self.folder / str(len(list(self.folder.iterdir())))
+        folder.mkdir()
+        self._log = folder / "log"
+        program = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+        program += ["--num-cpus", "1", "--object-store-memory", str(100 * 2**20), "--temp-dir", str(folder)]
+        program += ["--node-ip-address", LOOPBACK]
+        program += map(str, self.arguments)
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                program,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=WORKERS | {"CRETTA_KILL": str(self.requests)},
+            )
+
+    @property
+    def requests(self) -> Path:
+        """Where its workers look for requests to wait; that of the cluster."""
+        return self.folder.parent / "requests"
+
+    @property
+    def address(self) -> str:
+        """That of the cluster, if this is its first node."""
+        return (self._log.parent / "ray_current_cluster").read_text().strip()
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(LONG)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Node, Node]]:
+    """Two nodes with one core each."""
+    need_ray("ray")
+    # Ray's sockets are in this folder, and their paths must be short.
+    with contextlib.ExitStack() as stack:
+        short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)))
+        (short / "requests").mkdir()
+        head = Node(short / "a", ("--head", "--port", 0, "--include-dashboard", "false"))
+        stack.callback(lambda: head.end())
+        head.start()
+        other = Node(short / "b", ("--address", head.address))
+        stack.callback(lambda: other.end())
+        other.start()
+        yield head, other
 
 
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["local", "ray"])
-def test_a_killed_command_is_continued_by_the_next(serial: dict[str, Result], tmp_path: Path, name: str) -> None:
-    need_ray(name)
-    arguments = ["run", "--model", "mortal:network", "--images", 60, "--batch-size", 20, "--buffer", 40]
-    arguments += ["--option", "fuse=false", "--seed", 0, "--seed", 1, "--store", tmp_path, "--engine", name]
-    arguments += ["--workers", 2]
-    for method in ("source", "bn_adapt", "tent", "cretta"):
-        arguments += ["--method", method]
-    for stream in STREAMS:
-        arguments += ["--shift", stream[0]]
+def test_a_killed_command_is_continued_by_the_next(
+    serial: dict[str, Result], tmp_path: Path, request: pytest.FixtureRequest, name: str
+) -> None:
+    """A worker is killed, then the command; with Ray, the next command uses another cluster."""
+    address = request.getfixturevalue("cluster")[0].address if name == "ray" else None
+    (tmp_path / "kill").touch()
+    folder = tmp_path / "store"
+    store = Store(folder)
+    arguments = [*COMMAND, "--store", folder, "--engine", name, "--workers", 2]
     stop = ("cretta.cli.execute:RunProgress.ends", 7, signal.SIGKILL)
-    options: dict[str, Any] = {"env": ENVIRONMENT | dict(os.environ), "cwd": HERE, "capture_output": True, "text": True}
-    killed = subprocess.run(command(*arguments, stop=stop), timeout=LONG, check=False, **options)
+    options: dict[str, Any] = {"cwd": HERE, "capture_output": True, "text": True, "timeout": LONG, "check": False}
+    killed = subprocess.run(command(*arguments, stop=stop), env=WORKERS | {"CRETTA_KILL": str(tmp_path)}, **options)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    finished = set(Store(tmp_path).keys())
+    assert not (tmp_path / "kill").exists()
+    finished = set(store.keys())
     assert 6 <= len(finished) < 24
-    times = {key: Store(tmp_path).path(key).stat().st_mtime_ns for key in finished}
-    done = subprocess.run(command(*arguments), timeout=LONG, check=False, **options)
+    times = {key: store.path(key).stat().st_mtime_ns for key in finished}
+    done = subprocess.run(command(*arguments, *(["--address", address] if address else [])), env=WORKERS, **options)
     assert done.returncode == 0, done.stderr
     stored = re.search(r"(\d+) of 24 runs are in", done.stdout)
     assert stored is not None
     assert int(stored[1]) >= len(finished)
-    results = contents(tmp_path)
-    assert len(results) == 24
-    assert times == {key: Store(tmp_path).path(key).stat().st_mtime_ns for key in finished}
-    # The command uses presets, which only some methods have.
-    same = [result for result in results.values() if result.run.preset is None]
-    assert len(same) == 12
-    assert all(result == serial[result.key] for result in same)
-
-
-@contextlib.contextmanager
-def ray_node(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a node of a Ray cluster with all its processes in one process group, and end them."""
-    folder.mkdir()
-    program = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-    program += ["--num-cpus", "1", "--object-store-memory", str(100 * 2**20), "--temp-dir", str(folder)]
-    with (folder / "log").open("w") as log:
-        node = subprocess.Popen([*program, *map(str, arguments)], stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield node
-    finally:
-        end(node)
-
-
-def end(node: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(node.pid, signal.SIGKILL)
-    node.wait(LONG)
+    assert times == {key: store.path(key).stat().st_mtime_ns for key in finished}
+    assert contents(folder) == serial
 
 
 def wait_until(condition: Callable[[], bool], *processes: subprocess.Popen[bytes]) -> None:
@@ -183,41 +249,35 @@ from test_engines import GRID, Computed
 from cretta.bench import RunContext, Store, engine
 heard = Computed()
 done = dict(engine("ray", address=sys.argv[2]).run_all(GRID, Store(sys.argv[1]), RunContext(), heard))
-assert len(done) == len(set(heard.runs)) == 24
-print(json.dumps({"computed": len(heard.runs)}))
+assert done.keys() == set(heard.runs) == set(GRID)
+print(json.dumps({"computed": len(heard.runs), "batches": heard.batches}))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_cluster_of_two_nodes_continues_when_one_is_killed(
-    serial: dict[str, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serial: dict[str, Result], cluster: tuple[Node, Node], tmp_path: Path
 ) -> None:
-    need_ray("ray")
-    requests, store = tmp_path / "requests", tmp_path / "store"
-    requests.mkdir()
+    head, other = cluster
+    requests, store = head.requests, tmp_path / "store"
     (requests / "wait").touch()
-    monkeypatch.setenv("CRETTA_KILL", str(requests))  # before the nodes start: workers inherit it
-    with contextlib.ExitStack() as stack:
-        # Ray's sockets are in this folder, and their paths must be short.
-        short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)))
-        head = stack.enter_context(ray_node(short / "a", "--head", "--port", 0, "--include-dashboard", "false"))
-        current = short / "a" / "ray_current_cluster"
-        wait_until(lambda: current.exists() and bool(current.read_text()), head)
-        address = current.read_text().strip()
-        other = stack.enter_context(ray_node(short / "b", "--address", address))
-        program = [sys.executable, "-c", CALLER, str(store), address]
-        caller = subprocess.Popen(program, cwd=HERE, stdout=subprocess.PIPE)
-        stack.callback(caller.kill)
-        # Both nodes have one core: two processes that wait in a run are on one node each.
-        wait_until(lambda: len(list(requests.glob("waits-*"))) == 2, head, other, caller)
-        nodes = {os.getsid(int(path.name.partition("-")[2])) for path in requests.glob("waits-*")}
-        assert nodes == {head.pid, other.pid}
-        end(other)
-        (requests / "wait").unlink()
-        output, _ = caller.communicate(timeout=LONG)
-        assert caller.returncode == 0
-        assert json.loads(output) == {"computed": 24}
+    program = [sys.executable, "-c", CALLER, str(store), head.address]
+    with subprocess.Popen(program, cwd=HERE, stdout=subprocess.PIPE, env=WORKERS) as caller:
+        try:
+            # Both nodes have one core: two processes that wait in a run are on one node each.
+            wait_until(lambda: len(list(requests.glob("waits-*"))) == 2, head.process, other.process, caller)
+            nodes = {os.getsid(int(path.name.partition("-")[2])) for path in requests.glob("waits-*")}
+            assert nodes == {head.process.pid, other.process.pid}
+            other.end()
+            (requests / "wait").unlink()
+            output, _ = caller.communicate(timeout=LONG)
+        finally:
+            caller.kill()
+    assert caller.returncode == 0
+    heard = json.loads(output)
+    assert heard["computed"] == 24
+    assert heard["batches"] >= 24 * 3
     assert contents(store) == serial
 
 
@@ -314,3 +374,51 @@ def test_without_ray_the_message_names_the_extra(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"pip install 'cretta\[ray\]'"):
         list(engine("ray").run_all([BASE], Store(tmp_path), RunContext()))
+
+
+@pytest.mark.parametrize(
+    ("address", "raised", "starts", "message"),
+    [
+        (None, [f"The current node {SLOW}.", None], 2, None),
+        (None, [f"The current node {SLOW}."] * STARTS, STARTS, "cannot be started on this machine"),
+        (None, ["no memory"], 1, "cannot be started on this machine: no memory"),
+        ("127.0.0.1:1", ["InvalidAuthToken"], 1, "reached there .InvalidAuthToken.*RAY_AUTH_MODE=token"),
+    ],
+)
+def test_a_cluster_that_does_not_start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str | None,
+    raised: list[str | None],
+    starts: int,
+    message: str | None,
+) -> None:
+    ray = Mock()
+    ray.init.side_effect = [None if text is None else Exception(text) for text in raised]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    workers = RayWorkers(Work.on(Store(tmp_path), RunContext(), threads=1), RunContext(), 1, address)
+    with contextlib.nullcontext() if message is None else pytest.raises(StateError, match=message), workers:
+        pass
+    assert ray.init.call_count == starts
+
+
+def test_longest_runs_start_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = MagicMock(capacity=len(GRID))
+    workers.__enter__.return_value = workers
+    workers.__exit__.return_value = None
+    workers.event.side_effect = KeyboardInterrupt  # when all are submitted
+    monkeypatch.setattr(Engine, "_start", lambda *_: workers)
+    with pytest.raises(KeyboardInterrupt):
+        list(engine("local", workers=2).run_all(GRID, Store(tmp_path), RunContext()))
+    methods = [call.args[0].run.method for call in workers.submit.call_args_list]
+    assert methods[:12] == ["cretta"] * 6 + ["tent"] * 6
+    assert sorted(methods[12:]) == ["bn_adapt"] * 6 + ["source"] * 6
+
+
+def test_workers_use_the_kernels_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRETTA_KERNELS", "off")
+    work = Work.on(Store(tmp_path), RunContext(), threads=1)
+    monkeypatch.setenv("CRETTA_KERNELS", "avx2")
+    events: list[Any] = []
+    work.execute(Task(BASE, RunContext().key(BASE)), events.append)
+    assert events[-1].result.provenance["machine"]["kernels"]["setting"] == "off"

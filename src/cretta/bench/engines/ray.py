@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from queue import SimpleQueue
 from threading import Thread
@@ -19,6 +19,10 @@ PROCESS = 2**30
 """Bytes of a process with PyTorch and some images, without a model."""
 COPIES = 4
 """How often the weights of a model are in memory: itself, θ, φ, and weights in the layout of the kernels."""
+LOOPBACK = "127.0.0.1"
+STARTS = 3
+SLOW = "timed out during startup"
+"""What Ray raises after 30 seconds, on a machine that is busy with other work; it is then started again, so often."""
 MANY = 1000
 """Runs that are submitted at most; the cluster starts as many as it has room for."""
 
@@ -41,20 +45,35 @@ class RayWorkers:
         except ImportError as error:
             raise OptionError("engine='ray' needs Ray, which is not installed: pip install 'cretta[ray]'.") from error
         self._ray = ray
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
         try:
-            if self._address is not None:
-                ray.init(self._address, **quiet)
-            else:
-                os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-                cores = (self._count or os.cpu_count() or 1) * self._work.threads
-                ray.init("local", num_cpus=cores, include_dashboard=False, object_store_memory=OBJECTS, **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+            self._connect(ray.init)
+        except Exception as error:  # Ray raises a bare Exception, too
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            if self._address is None:
+                raise StateError(f"a Ray cluster cannot be started on this machine: {reason}") from error
             raise StateError(
-                f"address={self._address!r}: a Ray cluster cannot be reached there ({error}); start one by "
-                "`ray start --head`, or leave the address out to use this machine."
+                f"address={self._address!r}: a Ray cluster cannot be reached there ({reason}); start one by `ray start "
+                "--head`, set RAY_AUTH_MODE=token if it asks for a token, or leave the address out to use this machine."
             ) from error
+        self._execute = ray.remote(_execute)  # sent to the workers once, not with every run
         return self
+
+    def _connect(self, init: Callable[..., object]) -> None:
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+        if self._address is not None:
+            init(self._address, **quiet)
+            return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        cores = (self._count or os.cpu_count() or 1) * self._work.threads
+        own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": OBJECTS}
+        own["_node_ip_address"] = LOOPBACK  # one machine: nothing depends on the name or network of it
+        for attempt in range(1, STARTS + 1):
+            try:
+                init("local", **own, **quiet)
+                return
+            except Exception as error:
+                if attempt == STARTS or SLOW not in str(error):
+                    raise
 
     def __exit__(self, *_: object) -> None:
         self._ray.shutdown()
@@ -69,7 +88,7 @@ class RayWorkers:
             "num_returns": "streaming",
             "name": f"{task.run.method} {task.run.domains[0]}",
         }
-        self._tasks[self._ray.remote(_execute).options(**options).remote(self._work, task)] = task
+        self._tasks[self._execute.options(**options).remote(self._work, task)] = task
 
     def event(self) -> tuple[Task, Event]:
         """Wait for the next report of a task, or its end."""

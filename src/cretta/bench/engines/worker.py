@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from cretta.accelerate import kernel_setting
 from cretta.bench.context import RunContext
 from cretta.bench.execute import execute
 from cretta.bench.grid import Listener, result_of
@@ -63,6 +64,8 @@ class Work:
     root: Path | None
     device: str
     threads: int
+    kernels: str
+    """The setting of the custom CPU kernels where the command was started: a Ray node does not inherit it."""
     folder: str
     """The folder that relative paths start from."""
     path: tuple[str, ...]
@@ -79,7 +82,7 @@ class Work:
         root = None if context.root is None else context.root.absolute()
         path = tuple(entry for entry in sys.path if entry)
         device = str(context.device)
-        return cls(folder, identity.read_text(), root, device, threads, os.getcwd(), path)
+        return cls(folder, identity.read_text(), root, device, threads, kernel_setting(), os.getcwd(), path)
 
     def execute(self, task: Task, report: Callable[[Event], None]) -> None:
         """Execute a run in this process, and report what happens."""
@@ -123,4 +126,5 @@ def _context(work: Work) -> RunContext:
     sys.path.extend(entry for entry in work.path if entry not in sys.path and os.path.exists(entry))
     if os.path.isdir(work.folder):
         os.chdir(work.folder)
+    os.environ["CRETTA_KERNELS"] = work.kernels
     return RunContext(work.root, work.device)
