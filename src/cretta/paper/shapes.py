@@ -49,7 +49,7 @@ class Quantity:
     ) -> Cell:
         """Return the measured number of a variant beside the printed one."""
         groups = readings.groups(family, variant, streams)
-        if self.base is not None:
+        if self.base is not None and groups:
             # On the same images, where a scale has fewer for a method.
             groups = with_base(groups, readings.groups(family, self.base, streams, images_of=variant.method))
         return readings.cell(groups, self.value, number)
