@@ -69,7 +69,7 @@ def reproduce(
         # the same on all nodes of a Ray cluster
         cretta reproduce main cost --scale quick --engine ray --address auto
 
-        # a table from results that were computed before, such as those in the source code
+        # a table from committed results, without computing
         cretta reproduce main --from-results
     """
     from cretta import paper
