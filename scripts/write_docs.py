@@ -7,22 +7,34 @@ results are not those of the shipped weights, and draw its figure.
 from __future__ import annotations
 
 import csv
+import math
 import re
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from cretta import demo, models, paper
+from cretta.bench import Result, Run
 from cretta.cli import app
+from cretta.cli.reproduce import COMMITTED
 from cretta.data.registry import RELEASES
 from cretta.models.weights import card
+from cretta.paper.family import WORST
+from cretta.paper.verdict import RULE, Claim, Finding, claims, judge
+from cretta.paper.verdict import verdict as judged
+from cretta.report.content import Cell, Chart, Table
+from cretta.report.ranking import number
+from cretta.report.tables import markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs"
+RESULTS = ROOT / COMMITTED
 CHOICE = PAGES / "results" / "choice.csv"
 DEMO = PAGES / "results" / "demo"
 """The store of the demo's results."""
@@ -112,13 +124,112 @@ def items() -> str:
     return table(rows)
 
 
+@cache
+def results() -> dict[Run, Result]:
+    """Return the results that are part of the source code, by run; none before there are some."""
+    return paper.read_results(RESULTS) if RESULTS.is_dir() else {}
+
+
+@cache
+def shown(name: str) -> tuple[Table | Chart, ...]:
+    """Return the tables and charts of an item from these results; none if it was not run at a scale that counts."""
+    scale = paper.best_scale(paper.get(name), results())
+    return paper.get(name).show(results(), scale) if scale and scale.comparable else ()
+
+
+def reasons() -> dict[str, str]:
+    """Return the likely reasons of differences to the paper, by item: written by hand, and only of what was run."""
+    path = RESULTS / "reasons.toml"
+    written = tomllib.loads(path.read_text()) if path.is_file() else {}
+    if early := [name for name in written if not shown(name)]:
+        raise ValueError(f"{path}: reasons of items without results: {', '.join(early)}")
+    return written
+
+
+def figure(cell: Cell) -> str:
+    """Return a measured number with its deviation over seeds, if there are several."""
+    deviation = f" ± {number(cell.deviation, 2)}" if cell.deviation else ""
+    return "–" if cell.value is None else f"{number(cell.value, 2)}{deviation}"
+
+
+def verdict() -> str:
+    """Return item by item what the paper claims and what was measured."""
+    overview, sections = [("item", "in the paper", "claim", "reproduced")], []
+    for name, item in paper.items().items():
+        rows = []
+        for claim in claims(item):
+            found = judge(claim, shown(name))
+            overview.append((f"`{name}`", item.where, claim.text, judged(found)))
+            rows += [finding_row(claim.text, finding) for finding in found]
+        if rows:
+            headings = ("claim", "where", "paper", "measured", "difference", "holds")
+            reason = f"\n\nLikely reason: {reasons()[name]}" if name in reasons() else ""
+            sections.append(f"### {item.title} ({item.where})\n\n{table([headings, *rows])}{reason}")
+    return "\n\n".join([RULE, table(overview), *sections])
+
+
+def finding_row(text: str, finding: Finding) -> tuple[str, ...]:
+    """Return the numbers of a claim in one column: of its row, and of the strongest other row."""
+    printed = "–"
+    if finding.printed:
+        own, other, name = finding.printed
+        printed = f"{number(own, 2)} against {number(other, 2)} ({name})"
+    not_run = f"; not run: {', '.join(finding.not_run)}" if finding.not_run else ""
+    measured = f"{figure(finding.row)} against {figure(finding.rival)} ({finding.name}{not_run})"
+    difference = number((finding.row.value or 0) - (finding.rival.value or 0), 2, signed=True)
+    margin = "?" if math.isinf(finding.margin) else number(finding.margin, 2)
+    answer = "yes" if finding.holds else "no, the opposite" if finding.reversed else "not significantly"
+    return text, finding.where, printed, measured, f"{difference} ± {margin}", answer
+
+
+def not_to_use() -> str:
+    """Return where CreTTA was significantly worse than a model that does not learn, in accuracy or in ECE."""
+    lines = []
+    for name in ("accuracy", "imagenet", "non-iid", "continual", "recurring"):
+        for simple in ("Source", "BN Adapt"):
+            claim = Claim(text="", row=simple, than=("CreTTA",), at="Acc|ECE|δ|average")
+            parts = [part for part in shown(name) if isinstance(part, Table)]
+            lines += [
+                f"- {finding.where}: CreTTA {figure(finding.rival)}, {simple} {figure(finding.row)} (`{name}`)."
+                for finding in judge(claim, parts)
+                if finding.holds
+            ]
+    if lines:
+        return "\n".join(["CreTTA was significantly worse than a model that does not learn here:", "", *lines])
+    return (
+        "Not run yet." if not results() else "In no committed result was CreTTA significantly worse than such a model."
+    )
+
+
+def main_results() -> str:
+    """Return accuracy and ECE under corruption on CIFAR10-C and CIFAR100-C, for README.md."""
+    (full,) = (part for part in shown("accuracy") if isinstance(part, Table))
+    kept = [index for index, column in enumerate(full.columns) if f"severity {WORST}" in column.group]
+    columns = tuple(full.columns[index] for index in kept)
+    rows = tuple(replace(row, cells=tuple(row.cells[index] for index in kept)) for row in full.rows)
+    part = paper.measured(replace(full, columns=columns, rows=rows))
+    assert isinstance(part, Table)
+    return markdown(part).strip()
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "demo": demo_output,
     "items of the paper": items,
     "licenses": licenses,
     "model cards": model_cards,
+    "verdict": verdict,
+    "when not to use CreTTA": not_to_use,
     **{f"choice: {situation}": partial(choice, situation) for situation in SITUATIONS},
 }
+
+
+if RESULTS.is_dir():
+    PARTS["main results"] = main_results  # in README.md
+
+
+def pages() -> list[Path]:
+    """Return every page that may have generated parts."""
+    return [ROOT / "README.md", *sorted(PAGES.rglob("*.md"))]
 
 
 def written(text: str) -> str:
@@ -134,7 +245,7 @@ def written(text: str) -> str:
 def main() -> None:
     if "--demo" in sys.argv[1:]:
         print(run_demo(PAGES / "demo.png"))
-    for page in [ROOT / "README.md", *sorted(PAGES.rglob("*.md"))]:
+    for page in pages():
         text = page.read_text()
         if (new := written(text)) != text:
             page.write_text(new)

@@ -37,7 +37,7 @@ def call(*arguments: str) -> tuple[int, str, str]:
 def test_every_item_is_listed() -> None:
     code, output, _ = call("--list")
     assert code == 0
-    assert len(paper.items()) == 26
+    assert len(paper.items()) == 28
     assert all(name in output for name in paper.items())
     assert not Path("results").exists()
 
@@ -60,7 +60,7 @@ def test_an_item_is_run_once_and_shown_beside_the_paper() -> None:
 
     again, output, _ = call(*arguments)
     assert again == 0
-    assert "20 of 20 runs are in results already" in output
+    assert output.count("10 of 10 runs are in results already") == 2
 
 
 def test_what_is_missing_is_said_and_the_rest_is_shown() -> None:
@@ -92,11 +92,34 @@ def test_an_item_without_any_result_is_named_and_nothing_is_written() -> None:
     assert not Path("results/paper-smoke").exists()
 
 
-def test_a_plan_runs_nothing() -> None:
-    code, output, _ = call("main", "--plan", "--model", "cifar10=little:network", "--root", "nowhere")
+def test_an_estimate_runs_nothing() -> None:
+    code, output, _ = call("main", "--estimate", "--model", "cifar10=little:network", "--root", "nowhere")
     assert code == 0
-    assert "44 runs, each once: about" in " ".join(output.split())
+    text = " ".join(output.split())
+    assert "44 runs, each once: about" in text
+    assert text.index("CIFAR10-C 22 0") < text.index("CIFAR10-C below severity 5 22 0")
     assert not list(Store("results"))
+
+
+def test_a_summary_shows_the_same_without_store_and_network() -> None:
+    arguments = ("pairs", "--model", "cifar10=little:network", "--root", "nowhere")
+    assert call(*arguments, "--export", "summary")[0] == 0
+    assert sorted(path.name for path in Path("summary").iterdir()) == ["runs.csv", "runs.parquet"]
+    with Path("summary/runs.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 4
+    assert {line["command"] for line in lines} == {
+        "cretta reproduce pairs --scale smoke --model cifar10=little:network"
+    }
+    Path("little.py").unlink()
+    options = ("--scale", "smoke", "--model", "cifar10=little:network", "--output", "shown")
+    code, output, wrong = call("pairs", "main", "--from-results", "--store", "summary", *options)
+    assert code == 0, output + wrong
+    assert Path("shown/pairs.csv").read_text() == Path("results/paper-smoke/pairs.csv").read_text()
+    assert "2 items from 4 runs" in output
+    code, _, wrong = call("pairs", "--from-results", "--store", "nothing")
+    assert (code, Path("nothing").exists()) == (2, False)
+    assert "no results in nothing" in wrong
 
 
 @pytest.mark.parametrize(
@@ -106,6 +129,7 @@ def test_a_plan_runs_nothing() -> None:
         (["--scale", "large"], "smoke"),
         (["--model", "cifar10"], "family=model"),
         (["--model", "mnist=little:network"], "cifar10"),
+        (["--estimate", "--from-results"], "leave one of them out"),
     ],
 )
 def test_bad_requests_get_a_message(arguments: list[str], said: str) -> None:

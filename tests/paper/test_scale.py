@@ -23,11 +23,13 @@ from cretta.data.pacs import CLASSES, DOMAINS
 from cretta.errors import OptionError, StateError
 from cretta.models import open_model
 from cretta.models.imagenet import efficientnet_lite0
-from cretta.paper import FULL, QUICK, SCALES, SMOKE, get, missing, scale
+from cretta.paper import DAY, FULL, QUICK, SCALES, SMOKE, get, missing, scale, stages
+from cretta.paper.family import is_mild
+from cretta.report.content import Table
 
 
 def test_the_smoke_test_is_small() -> None:
-    assert len(everything(SMOKE)) < 400
+    assert len(everything(SMOKE)) < 450
 
 
 def test_scales_grow() -> None:
@@ -42,6 +44,34 @@ def test_the_full_scale_is_complete() -> None:
         assert family.images is None
         assert family.corruptions == family.some == family.gradual == CORRUPTIONS
         assert family.severities == (1, 2, 3, 4, 5)
+
+
+def test_a_day_has_images_and_seeds_by_method() -> None:
+    runs: dict[tuple[str, str, bool], set[tuple[int | None, int]]] = {}
+    for run in get("main").plan(DAY):
+        runs.setdefault((run.data, run.method, is_mild(run.domains)), set()).add((run.images, run.seed))
+    everything_thrice, few = {(None, 0), (None, 1), (None, 2)}, {(2000, 0)}
+    assert runs["cifar10", "tent", False] == runs["cifar10", "cretta", False] == everything_thrice
+    assert runs["cifar10", "shot", False] == {(None, 0)}
+    assert runs["cifar10", "sar", False] == {(5000, 0)}
+    assert runs["cifar10", "tea", False] == runs["cifar100", "tea", False] == {(1000, 0)}
+    # The source model also runs on the images of methods that have fewer: their mCE is relative to it.
+    assert runs["cifar10", "source", False] == {(None, 0), (5000, 0), (1000, 0)}
+    assert runs["cifar100", "sar", False] == runs["cifar100", "cretta", False] == {(5000, 0)}
+    for data in ("cifar10", "cifar100"):
+        mild = {method: own for (name, method, below), own in runs.items() if name == data and below}
+        assert mild == dict.fromkeys(("source", "bn_adapt", "tent", "cretta"), few)
+    order = list(stages(get("main").plan(DAY)))
+    assert order[:2] + order[3:5] == [
+        "CIFAR10-C",
+        "CIFAR100-C",
+        "CIFAR10-C below severity 5",
+        "CIFAR100-C below severity 5",
+    ]
+    table = get("main").show(results(get("main").plan(DAY)), DAY)[0]
+    assert isinstance(table, Table)
+    assert "TEA †" in [row.label for row in table.rows]
+    assert "† the first 1 000 with tea; 2 000 at milder severities" in " ".join(table.notes)
 
 
 def test_every_scale_has_the_same_families() -> None:
@@ -166,7 +196,7 @@ def test_a_missing_network_names_its_training_command(drawings: Path) -> None:
 
 def test_the_command_looks_for_networks_in_the_users_folder(drawings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(drawings)
-    options = ["--scale", "quick", "--plan", "--root", str(drawings), "--models", "mine"]
+    options = ["--scale", "quick", "--estimate", "--root", str(drawings), "--models", "mine"]
     result = CliRunner().invoke(app, ["reproduce", "pacs", *options])
     assert result.exit_code == 0, result.output
     assert "mine/pacs-{source}.safetensors does not exist for every source domain" in result.output

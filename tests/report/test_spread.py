@@ -132,8 +132,11 @@ def test_exact_numbers_have_no_margin_and_a_single_batch_has_an_infinite_one() -
     assert margin(*repeated) == math.inf
 
 
-def test_blocks_of_other_lengths_are_not_compared() -> None:
-    assert margin(cell({0: 1.0}, blocks=(1.0, 2.0)), cell({0: 9.0}, blocks=(9.0, 8.0, 9.5))) == math.inf
+def test_blocks_of_other_lengths_are_not_paired() -> None:
+    a, b = (1.0, 2.0, 1.5), (9.0, 8.0, 9.5, 8.5)
+    spread = 4.303 * math.sqrt(statistics.variance(a) / 3 + statistics.variance(b) / 4)
+    assert margin(cell({0: 1.5}, blocks=a), cell({0: 8.75}, blocks=b)) == pytest.approx(spread, rel=2e-3)
+    assert margin(cell({0: 1.5}, blocks=a[:2]), cell({0: 8.75}, blocks=b)) == math.inf
 
 
 def test_blocks_have_the_calibration_error_of_their_batches() -> None:

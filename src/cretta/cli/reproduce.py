@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cretta.cli import parse
 from cretta.cli.app import app
 from cretta.cli.console import check_folder, console, count, duration, print_table, say
-from cretta.cli.options import ADDRESS, DEVICE, ENGINE, ROOT, STORE, THREADS, WORKERS, argument, flag, option
+from cretta.cli.options import ADDRESS, DEVICE, ENGINE, ROOT, THREADS, WORKERS, argument, flag, option
 from cretta.errors import OptionError
+
+if TYPE_CHECKING:
+    from cretta.bench import Result, Run, RunContext, Store
+    from cretta.report.content import Chart, Table
+
+COMMITTED = Path("benchmarks/results/paper")
+"""Results that are part of the source code, seen from its folder."""
 
 
 @app.command(resumable=True)
 def reproduce(
     item: list[str] | None = argument(None, "Items of the paper, as --list names them.", shown="all"),
-    scale: str = option("smoke", "smoke (minutes), quick (hours) or full (the paper's)."),
+    scale: str | None = option(
+        None,
+        "smoke (minutes), quick (hours), day (the main tables on CIFAR) or full (the paper's).",
+        shown="smoke; with --from-results, for each item what has most results",
+    ),
     listing: bool = flag("--list", "List all items and exit."),
-    plan: bool = flag("--plan", "Show what would run and how long it takes, and exit."),
+    estimated: bool = flag("--estimate", "Show what would run, in which order and how long it takes, and exit."),
+    from_results: bool = flag("--from-results", "Compute nothing: show what a folder of results has, without data."),
+    export: Path | None = option(
+        None, "Also write the runs of these items into this folder, as one Parquet file and as CSV.", shown="none"
+    ),
     model: list[str] | None = option(
         None,
         "Your own network for a family: cifar100=weights.safetensors, imagenet=my_module:make; for pacs, {source} "
@@ -26,7 +43,9 @@ def reproduce(
     models: Path | None = option(
         None, "Folder of trained networks, such as pacs-photo.safetensors.", shown="<root>/models"
     ),
-    store: Path = STORE,
+    store: Path | None = option(
+        None, "Folder in which results are stored.", shown=f"results; with --from-results, {COMMITTED}"
+    ),
     output: Path | None = option(None, "Folder for tables and figures.", shown="<store>/paper-<scale>"),
     root: Path | None = ROOT,
     device: str = DEVICE,
@@ -37,84 +56,137 @@ def reproduce(
 ) -> None:
     """Run any table or figure of the paper again, and see its numbers beside those measured here.
 
-    **Resumable**: run the same command again. Items share runs, and a stored run is never computed twice. Items that
-    need data or weights that are not there are left out, with the commands that get them.
+    **Resumable**: run the same command again. Items share runs, and a stored run is never computed twice: severity 5
+    comes first, dataset by dataset, then milder ones. Items that need data or weights that are not there are left out,
+    with the commands that get them.
 
         # everything at the scale of a smoke test, which only shows that it works
         cretta reproduce
 
         # what two items would take at a scale of hours
-        cretta reproduce main cost --scale quick --plan
+        cretta reproduce main cost --scale quick --estimate
 
         # the same on all nodes of a Ray cluster
         cretta reproduce main cost --scale quick --engine ray --address auto
+
+        # a table from committed results, without computing
+        cretta reproduce main --from-results
     """
     from cretta import paper
     from cretta.bench import RunContext, Store
     from cretta.bench import engine as make_engine
-    from cretta.bench.estimate import estimate
     from cretta.cli.execute import execute
-    from cretta.report.content import Chart, Table
-    from cretta.report.files import write_files
-    from cretta.report.page import write_page
-    from cretta.report.terminal import terminal
 
     if listing:
         rows = [(entry.name, entry.where, entry.title) for entry in paper.items().values()]
         print_table(rows, ("item", "in the paper", "what it shows"))
         return
+    if from_results and estimated:
+        raise OptionError("--estimate with --from-results: nothing is computed; leave one of them out.")
     workers_of = make_engine(engine, workers=workers, threads=threads, address=address)
-    if output is not None:
-        check_folder(output, "--output")
-    chosen = [paper.get(name) for name in item] if item else list(paper.items().values())
-    results_store = Store(store)
-    sized = paper.scale(scale).resolve(root, models).with_models(_models(model or []))
-    context = RunContext(root, parse.device(device))
-    plans = {entry.name: entry.plan(sized) for entry in chosen}
-    runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
-    console.print(f"Scale {sized.name}: {sized.about}")
-    missing = paper.missing(runs, sized, context)
-    for reason in dict.fromkeys(missing.values()):
-        affected = [name for name, planned in plans.items() if any(missing.get(run) == reason for run in planned)]
-        say(f"Left out, in {', '.join(affected)}: {reason}")
-    due = [run for run in runs if run not in missing]
-    if plan:
-        counts = [(name, len(planned), sum(run in missing for run in planned)) for name, planned in plans.items()]
-        print_table(counts, ("item", "runs", "left out"))
-        seconds = sum(estimate(due, results_store, context).values())
-        console.print(f"{count(len(due), 'run')}, each once: about {duration(seconds)} here.")
-        return
+    for path, name in ((output, "--output"), (export, "--export")):
+        if path is not None:
+            check_folder(path, name)
     start = time.monotonic()
-    results = execute(due, results_store, context, workers_of)
-    drawn = [part for entry in chosen for part in entry.show(results, sized, missing)]
+    chosen = {name: paper.get(name) for name in item or paper.items()}
+    folder = store or (COMMITTED if from_results else Path("results"))
+    own = _models(model or [])
+    requested = paper.scale(scale or "smoke").resolve(root, models).with_models(own)
+    results: dict[Run, Result] = {}
+    missing: dict[Run, str] = {}
+    scales = dict.fromkeys(chosen, requested)
+    if from_results:
+        results = paper.read_results(folder)
+        candidates = [paper.scale(name).with_models(own) for name in ([scale] if scale else paper.SCALES)]
+        best = {name: paper.best_scale(entry, results, candidates) for name, entry in chosen.items()}
+        scales = {name: sized for name, sized in best.items() if sized}
+        if absent := [name for name in chosen if name not in scales]:
+            say(f"Without results in {folder}: {', '.join(absent)}")
+    plans = {name: chosen[name].plan(sized) for name, sized in scales.items()}
+    runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
+    abouts = {sized.name: sized.about for sized in scales.values()}
+    for name, about in abouts.items():
+        console.print(f"Scale {name}: {about}")
+    if not from_results:
+        context, results_store = RunContext(root, parse.device(device)), Store(folder)
+        missing = paper.missing(runs, requested, context)
+        for reason in dict.fromkeys(missing.values()):
+            affected = [name for name, planned in plans.items() if any(missing.get(run) == reason for run in planned)]
+            say(f"Left out, in {', '.join(affected)}: {reason}")
+        stages = paper.stages(run for run in runs if run not in missing)
+        if estimated:
+            _print_estimate(stages, results_store, context, workers_of.workers or 1)
+            return
+        for title, due in stages.items():
+            console.print(f"{title}:")
+            results |= execute(due, results_store, context, workers_of)
+    done = {run: results[run] for run in runs if run in results}
+    drawn = [part for name, sized in scales.items() for part in chosen[name].show(done, sized, missing)]
+    target = output or (folder if not from_results else Path()) / f"paper-{'-'.join(abouts)}"
+    notes = [*abouts.values(), *dict.fromkeys(missing.values())]
+    if _write(drawn, done, target, "-".join(item or ["report"]), notes):
+        took = duration(time.monotonic() - start)
+        say(f"{count(len(plans), 'item')} from {count(len(done), 'run')} in {took}: {target}")
+    if export is not None and done:
+        options = [word for pair in model or [] for word in ("--model", pair)]
+        commands = {
+            run: shlex.join(["cretta", "reproduce", name, "--scale", scales[name].name, *options])
+            for name, planned in reversed(plans.items())
+            for run in planned
+        }
+        size = paper.write_summary(done, commands, export)
+        say(f"Summary, now {size / 1e3:.0f} kB: {export}")
+
+
+def _print_estimate(stages: dict[str, list[Run]], store: Store, context: RunContext, workers: int) -> None:
+    from cretta.bench.estimate import estimate
+
+    seconds = estimate([run for due in stages.values() for run in due], store, context)
+    rows = [
+        (title, len(due), sum(not seconds[run] for run in due), _hours(sum(seconds[run] for run in due) / workers))
+        for title, due in stages.items()
+    ]
+    print_table(rows, ("in this order", "runs", "stored", "takes about"))
+    console.print(f"{count(len(seconds), 'run')}, each once: about {_hours(sum(seconds.values()) / workers)} here.")
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else duration(seconds)
+
+
+def _write(drawn: list[Table | Chart], results: dict[Run, Result], folder: Path, name: str, notes: list[str]) -> bool:
+    """Print tables, write all files, and return whether there is anything measured."""
+    from cretta import paper
+    from cretta.report.content import Chart, Table
+    from cretta.report.files import write_files
+    from cretta.report.page import write_page
+    from cretta.report.terminal import terminal
+
     measured = [paper.measured(part) for part in drawn]
     content = [part for part in measured if part is not None]
-    omitted = "; ".join(part.title for part, shown in zip(drawn, measured, strict=True) if shown is None)
-    if omitted:
-        omitted = f"{paper.OMITTED}: {omitted}."
+    if titles := [part.title for part, shown in zip(drawn, measured, strict=True) if shown is None]:
+        omitted = f"{paper.OMITTED}: {'; '.join(titles)}."
+        notes = [notes[0], omitted, *notes[1:]]
         say(omitted)
     if not content:
-        return
-    folder = output or store / f"paper-{sized.name}"
+        return False
     for part in content:
         (first, *_) = write_files([part], folder)
         if isinstance(part, Table):
             console.print(terminal(part, console.width))
         else:
             say(f"{part.title}: {first}")
-    page = folder / f"{'report' if not item else '-'.join(item)}.html"
+    page = folder / f"{name}.html"
     write_page(
         list(results.values()),
         page,
         tables=[part for part in content if isinstance(part, Table)],
         charts=[part for part in content if isinstance(part, Chart)],
-        notes=[sized.about, *([omitted] if omitted else []), *dict.fromkeys(missing.values())],
-        title=f"The paper's tables and figures, scale {sized.name}",
+        notes=notes,
+        title="The paper's tables and figures",
     )
-    say(
-        f"{count(len(chosen), 'item')} from {count(len(results), 'run')} in {duration(time.monotonic() - start)}: "
-        f"{folder}\nAll on one page: {page}"
-    )
+    say(f"All on one page: {page}")
+    return True
 
 
 def _models(pairs: list[str]) -> dict[str, str]:

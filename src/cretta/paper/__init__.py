@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from cretta.options import known
-from cretta.paper import ablations, cost, main
+from cretta.paper import ablations, beyond, cost, main
 from cretta.paper.item import Item, paper_data
 from cretta.paper.measured import OMITTED, measured
 from cretta.paper.needs import missing
-from cretta.paper.scale import FULL, QUICK, SCALES, SMOKE, Scale, scale
+from cretta.paper.results import best_scale, read_results, write_summary
+from cretta.paper.scale import DAY, FULL, QUICK, SCALES, SMOKE, Scale, scale, stages
 from cretta.paper.shapes import comparison
 
-_DRAW = {**main.DRAW, **cost.DRAW, **ablations.DRAW}
+_DRAW = {**main.DRAW, **cost.DRAW, **ablations.DRAW, **beyond.DRAW}
 _ITEMS = {
     name: Item(
         name=name,
@@ -38,6 +39,7 @@ def get(name: str) -> Item:
 
 
 __all__ = [
+    "DAY",
     "FULL",
     "OMITTED",
     "QUICK",
@@ -45,9 +47,13 @@ __all__ = [
     "SMOKE",
     "Item",
     "Scale",
+    "best_scale",
     "get",
     "items",
     "measured",
     "missing",
+    "read_results",
     "scale",
+    "stages",
+    "write_summary",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cretta.bench import Buffer, Run
@@ -16,6 +16,8 @@ from cretta.methods import get
 
 WORST = SEVERITIES[-1]
 """The severity of "Severity L5"."""
+FEWER = " †"
+"""Marks methods that a scale runs on fewer images than others."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,12 @@ class Family:
     """The paper's if 0."""
     images: int | None = None
     """Of each domain: the first, or every n-th where they are sorted by class; None for all."""
+    fewer: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """The same by method, for those that have fewer."""
+    seeds: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """How many by method, where these are not the scale's."""
+    mild: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Images by method at severities below 5, with the scale's seeds; others then run at severity 5 only."""
     size: int | None = None
     corruptions: tuple[str, ...] = CORRUPTIONS
     """At severity 5 in the main tables."""
@@ -47,6 +55,8 @@ class Family:
     gradual: tuple[str, ...] = CORRUPTIONS
     """For gradual shift, which goes through all severities."""
     gradual_images: int | None = None
+    continual_images: int | None = None
+    """Of each visit to a domain, in streams through many of them without a reset."""
     options: Mapping[str, Mapping[str, Scalar]] = dataclasses.field(default_factory=dict)
     """Over the presets, by method."""
     remarks: tuple[str, ...] = ()
@@ -78,8 +88,12 @@ class Family:
         stream: str = "iid",
         delta: float | None = None,
         images: int | None = None,
+        images_of: str = "",
     ) -> Run:
-        """Return one run; equal arguments give equal runs, whichever item asks for them."""
+        """Return one run; equal arguments give equal runs, whichever item asks for them.
+
+        It has as many images as the scale gives to the method, or to the method ``images_of``.
+        """
         preset, settings = settings_of(method, self.record.preset)
         settings |= {**self.options.get(method, {}), **(options or {})}
         # A value that the preset has anyway is left out, so that the run equals the one without it.
@@ -94,12 +108,17 @@ class Family:
             options=tuple(changed.items()),
             stream=stream,
             delta=delta,
-            images=self.images if images is None else images,
+            images=self.images_of(images_of or method, domains) if images is None else images,
             size=self.size,
             batch_size=self.batch_size,
             buffer=buffer or Buffer(),
             seed=seed,
         )
+
+    def images_of(self, method: str, domains: Sequence[Domain]) -> int | None:
+        """Return how many images of each domain a method gets; None for all."""
+        mild = self.mild.get(method) if is_mild(domains) else None
+        return self.fewer.get(method, self.images) if mild is None else mild
 
     def members(self) -> tuple[Family, ...]:
         """Return the family for each of its source domains; itself, if it has none."""
@@ -127,6 +146,15 @@ class Family:
     def steps(self) -> int:
         """Batches of a stream over one domain."""
         return -(-(self.images or self.record.test_images) // self.batch_size)
+
+
+def is_mild(domains: Sequence[Domain]) -> bool:
+    """Return whether all corruptions of a stream are below severity 5.
+
+    >>> is_mild([Domain("fog", 4)]), is_mild([Domain("fog", 4), Domain("fog", 5)]), is_mild([Domain("clean")])
+    (True, False, False)
+    """
+    return 0 < max((domain.severity or 0 for domain in domains), default=0) < WORST
 
 
 def settings_of(method: str, preset: str) -> tuple[str | None, dict[str, Scalar]]:

@@ -50,7 +50,9 @@ class Item:
 
     @property
     def where(self) -> str:
-        """Its numbers in the paper: "Table 1", "Figures 5, 6 and 7"."""
+        """Its numbers in the paper: "Table 1", "Figures 5, 6 and 7"; of an item without labels, "not in the paper"."""
+        if not self.labels:
+            return "not in the paper"
         floats = [(kind, set(labels)) for kind, *labels in paper_data()["floats"]]
         kind = next(kind for kind, labels in floats if labels & set(self.labels))
         same = [labels for other, labels in floats if other == kind]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cretta.bench import Run
 from cretta.data.check import spaced
-from cretta.paper.family import WORST, Family
+from cretta.paper.family import FEWER, WORST, Family, is_mild
 from cretta.paper.readings import Readings
 from cretta.paper.scale import FULL
 
@@ -25,7 +25,9 @@ def notes(readings: Readings) -> tuple[str, ...]:
         if done:
             lines += _of_family(scale.family(name), FULL.family(name), done, readings)
     if len(scale.seeds) < len(FULL.seeds):
-        lines.append(f"{'One seed' if len(scale.seeds) == 1 else 'Two seeds'}; the paper has three.")
+        seeds = "One seed" if len(scale.seeds) == 1 else "Two seeds"
+        stated = " where no other number is stated" if any(scale.family(name).seeds for name in requests) else ""
+        lines.append(f"{seeds}{stated}; the paper has three.")
     lines += [readings.missing[run] for runs in requests.values() for run in runs if run in readings.missing]
     return tuple(dict.fromkeys(lines))
 
@@ -38,6 +40,7 @@ def _of_family(family: Family, paper: Family, runs: Sequence[Run], readings: Rea
     if batches != [paper.batch_size]:
         parts.append(f"in batches of {' or '.join(map(str, batches))} (paper: {paper.batch_size})")
     parts += _shifts(paper, runs)
+    parts += [f"{count} seeds at severity {WORST} of {names}" for count, names in _by_number(family.seeds)]
     made = {readings.results[run].provenance.get("materials", {}).get("corruptions") for run in runs}
     if "generated" in made:
         parts.append("corrupted here, not the published images")
@@ -51,10 +54,28 @@ def _of_family(family: Family, paper: Family, runs: Sequence[Run], readings: Rea
 
 def _images(family: Family, runs: Sequence[Run]) -> str:
     counts = sorted({run.images for run in runs if run.images is not None})
-    if not counts:
-        return "all images"
-    source = ", from the slice that comes with cretta" if family.data == "embedded" else ""
-    return f"{' or '.join(spaced(count) for count in counts)} images of each domain{source}"
+    exceptions = []
+    if any(run.images == family.images for run in runs):  # those of a stream of several domains have their own number
+        methods = {run.method for run in runs}
+        fewer = _by_number({method: count for method, count in family.fewer.items() if method in methods})
+        exceptions = [f"{FEWER.strip()} the first {spaced(count)} with {names}" for count, names in fewer]
+        if any(is_mild(run.domains) for run in runs):
+            exceptions += [
+                f"{spaced(count)} at milder severities with {names}" for count, names in _by_number(family.mild)
+            ]
+    if exceptions:
+        counts = [] if family.images is None else [family.images]
+    images = f"{' or '.join(map(spaced, counts))} images of each domain" if counts else "all images"
+    source = ", from the slice that comes with cretta" if family.data == "embedded" and counts else ""
+    return images + source + (f" ({'; '.join(exceptions)})" if exceptions else "")
+
+
+def _by_number(numbers: Mapping[str, int]) -> list[tuple[int, str]]:
+    """Return the numbers, the largest first, each with the methods that have it."""
+    return [
+        (number, ", ".join(method for method, own in numbers.items() if own == number))
+        for number in sorted(set(numbers.values()), reverse=True)
+    ]
 
 
 def _shifts(paper: Family, runs: Sequence[Run]) -> list[str]:

@@ -11,7 +11,7 @@ from cretta.bench import Buffer, Result, Run
 from cretta.bench.run import Scalar
 from cretta.data.domains import Domain
 from cretta.errors import OptionError
-from cretta.paper.family import Family
+from cretta.paper.family import Family, is_mild
 from cretta.paper.scale import Scale
 from cretta.paper.values import Curve, Value
 from cretta.report.content import Cell, Series, cell
@@ -57,7 +57,8 @@ class Readings:
     ) -> list[list[Run]]:
         """Return for each seed the runs of a variant over these streams.
 
-        A stream is a domain, or a tuple of several. ``settings`` are further ones of :meth:`Family.run`.
+        A stream is a domain, or a tuple of several. ``settings`` are further ones of :meth:`Family.run`. No groups
+        where the scale does not run the variant on all streams.
         """
         settings |= {"method": variant.method, "options": variant.options}
         buffer = dict(variant.buffer)
@@ -65,10 +66,8 @@ class Readings:
             buffer["data"] = self.scale.family(buffer.pop("family")).data
         settings["buffer"] = Buffer(**buffer)
         domains = [(stream,) if isinstance(stream, Domain) else stream for stream in streams]
-        groups = [
-            [family.run(*stream, seed=seed, **settings) for stream in domains]
-            for seed in self.scale.seeds_of(variant.method)
-        ]
+        seeds = self.scale.seeds_of(variant.method, family, mild=any(map(is_mild, domains)))
+        groups = [[family.run(*stream, seed=seed, **settings) for stream in domains] for seed in seeds]
         self._requests.setdefault(family.name, {}).update(dict.fromkeys(run for group in groups for run in group))
         return groups
 

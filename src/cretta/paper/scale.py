@@ -1,17 +1,19 @@
-"""How much of the paper is run: a smoke test of minutes, a look of hours, or all of it."""
+"""How much of the paper is run: a smoke test of minutes, a look of hours, the main tables in a day, or all of it."""
 
 from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from cretta.bench import Run
+from cretta.data.registry import dataset
 from cretta.data.releases import data_root
 from cretta.options import known
-from cretta.paper.family import Family
+from cretta.paper.family import WORST, Family, is_mild
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +33,15 @@ class Scale:
         """Return the family of that name."""
         return self.families[known("family", name, self.families)]
 
-    def seeds_of(self, method: str) -> tuple[int, ...]:
-        """Return the seeds to run a method with: Source predicts the same in any order, so that one is enough."""
-        return self.seeds[:1] if method == "source" else self.seeds
+    def seeds_of(self, method: str, family: Family | None = None, *, mild: bool = False) -> tuple[int, ...]:
+        """Return the seeds to run a method with: Source predicts the same in any order, so that one is enough.
+
+        ``mild``: for streams of which some are below severity 5; none where the family does not run the method there.
+        """
+        if mild and family and family.mild and method not in family.mild:
+            return ()
+        seeds = self.seeds if mild or not family or method not in family.seeds else tuple(range(family.seeds[method]))
+        return seeds[:1] if method == "source" else seeds
 
     def resolve(self, root: str | Path | None = None, models: str | Path | None = None) -> Scale:
         """Return the scale with the folder of its networks, by default the folder models of the data ``root``.
@@ -61,10 +69,14 @@ class Scale:
 
 
 def _scale(name: str, record: dict[str, Any]) -> Scale:
-    own = record.get("families", {})
-    families = {
-        key: _family(key, fields, own.get("all", {}), own.get(key, {})) for key, fields in _DATA["families"].items()
-    }
+    record = dict(record)
+    own = record.pop("families", {})
+    # Families that the scale does not name are as in the scale of the others, if it has one.
+    others = _DATA["scales"][record.pop("others")]["families"] if "others" in record else own
+    families = {}
+    for key, fields in _DATA["families"].items():
+        entries = own if key in own else others
+        families[key] = _family(key, fields, entries.get("all", {}), entries.get(key, {}))
     return Scale(name, **_tuples({**record, "families": families}))
 
 
@@ -80,7 +92,7 @@ def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
 
 _DATA = tomllib.loads((resources.files("cretta.paper") / "scales.toml").read_text("utf-8"))
 SCALES = {name: _scale(name, record) for name, record in _DATA["scales"].items()}
-SMOKE, QUICK, FULL = (SCALES[name] for name in ("smoke", "quick", "full"))
+SMOKE, QUICK, DAY, FULL = (SCALES[name] for name in ("smoke", "quick", "day", "full"))
 
 
 def scale(name: str) -> Scale:
@@ -90,3 +102,17 @@ def scale(name: str) -> Scale:
     'embedded'
     """
     return SCALES[known("scale", name, SCALES)]
+
+
+def stages(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Return runs in the order in which they count, by title: severity 5 of each dataset, then milder ones.
+
+    >>> from cretta.data.domains import Domain
+    >>> list(stages(SMOKE.family("cifar10").run(Domain("fog", severity)) for severity in (1, 5)))
+    ['CIFAR10-C', 'CIFAR10-C below severity 5']
+    """
+    parts: dict[tuple[bool, str], list[Run]] = {}
+    for run in runs:
+        parts.setdefault((is_mild(run.domains), dataset(run.data).title), []).append(run)
+    ordered = sorted(parts.items(), key=lambda part: part[0][0])
+    return {f"{title} below severity {WORST}" if mild else title: part for (mild, title), part in ordered}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from cretta.data.domains import CLEAN, Domain
 from cretta.paper import values
-from cretta.paper.family import WORST, Family
+from cretta.paper.family import FEWER, WORST, Family
 from cretta.paper.item import Item, paper_data, printed
 from cretta.paper.readings import Groups, Readings, Variant, with_base
 from cretta.paper.values import Curve, Value
@@ -49,8 +49,9 @@ class Quantity:
     ) -> Cell:
         """Return the measured number of a variant beside the printed one."""
         groups = readings.groups(family, variant, streams)
-        if self.base is not None:
-            groups = with_base(groups, readings.groups(family, self.base, streams))
+        if self.base is not None and groups:
+            # On the same images, where a scale has fewer for a method.
+            groups = with_base(groups, readings.groups(family, self.base, streams, images_of=variant.method))
         return readings.cell(groups, self.value, number)
 
 
@@ -81,7 +82,8 @@ def comparison(item: Item, readings: Readings) -> Iterator[Table]:
             quantity.cell(readings, variant, family, domains(family, where, ablation=ablation), number)
             for (family, quantity, where), number in zip(cases, numbers[label], strict=True)
         ]
-        lines.append(Row(label, tuple(cells), variant.group))
+        fewer = any(variant.method in family.fewer for family, _, _ in cases)
+        lines.append(Row(f"{label}{FEWER}" if fewer else label, tuple(cells), variant.group))
     words = {"clean": "clean", "worst": f"severity {WORST}"}
     headings = [
         Column(quantity.title, f"{family.title}, {words.get(where, family.average)}", quantity.better)

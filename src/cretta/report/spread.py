@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from statistics import stdev
+from statistics import stdev, variance
 
 from cretta.bench import BatchRow, Result
 from cretta.report.content import Cell
@@ -22,12 +22,16 @@ def margin(a: Cell, b: Cell) -> float:
     """Return how far two numbers may differ by chance: paired t-tests at 5 %; infinity where no spread is known.
 
     The larger margin counts, of that over blocks of batches, in which both methods had the same images, and that over
-    the seeds that both were run with. Numbers without blocks are exact.
+    the seeds that both were run with. Methods with other numbers of blocks had other images: their test is not paired.
+    Numbers without blocks are exact.
     """
     if a.blocks is None or b.blocks is None:
         return 0.0
-    if len(a.blocks) != len(b.blocks) or len(a.blocks) < FEWEST:
+    fewest = min(len(a.blocks), len(b.blocks))
+    if fewest < FEWEST:
         return math.inf
+    if len(a.blocks) != len(b.blocks):
+        return _T[fewest - 2] * math.sqrt(sum(variance(blocks) / len(blocks) for blocks in (a.blocks, b.blocks)))
     blocks = [x - y for x, y in zip(a.blocks, b.blocks, strict=True)]
     seeds = [a.seeds[seed] - b.seeds[seed] for seed in a.seeds.keys() & b.seeds.keys()]
     return max(

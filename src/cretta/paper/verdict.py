@@ -1,0 +1,170 @@
+"""Whether what the paper claims of an item holds in results measured here, by a rule and not by eye."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any, Literal
+
+from cretta.paper.family import FEWER
+from cretta.paper.item import Item, paper_data
+from cretta.report.content import Better, Cell, Chart, Table
+from cretta.report.spread import margin
+from cretta.report.styles import PRINTED
+
+RULE = """\
+A claim is that one row is better than others, or as good as them within a number of points. It holds in a column if the
+measured difference to every other row has the claimed sign and is larger than its margin (t-test over batches and
+seeds, 5 %; figures have no margin), or is within the points claimed. *Yes*: it holds in all measured columns, and all
+the other rows were run; *no*: it holds in none; *partly*: all else."""
+ZERO = "0"
+"""In place of another row: the number is compared with zero."""
+
+
+def _change(line: Sequence[float]) -> float:
+    half = len(line) // 2
+    return fmean(line[-half:]) - fmean(line[:half]) if half else math.nan
+
+
+CURVES: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": fmean,
+    "last": lambda line: line[-1],
+    "change": _change,
+    "range": lambda line: max(line) - min(line),
+}
+"""One number of a line in a chart; the change is that from the first half to the second."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What the paper says of an item: the row ``row`` is better than others."""
+
+    text: str
+    row: str
+    than: tuple[str, ...] = ()
+    """All others by default."""
+    at: str = ""
+    """A pattern of the columns it is about."""
+    within: float | None = None
+    """It is as good as the others, up to so many points, rather than better."""
+    factor: float = 1.0
+    """It is better even when multiplied by this."""
+    better: Better = "neither"
+    """Where the column does not say it, or the claim is the opposite."""
+    curve: Literal["mean", "last", "change", "range"] = "mean"
+    """What of a line in a chart is compared."""
+    down: bool = False
+    """Compare rows of a column although methods are columns."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A claim in one column: the row's cell and that of its strongest rival, in the paper and as measured."""
+
+    where: str
+    printed: tuple[float, float, str] | None
+    """The row's number, the rival's, and the rival."""
+    row: Cell
+    rival: Cell
+    name: str
+    margin: float
+    holds: bool
+    reversed: bool
+    """Whether the opposite is significant."""
+    not_run: tuple[str, ...]
+    """Other rows that the claim is about."""
+
+
+def claims(item: Item) -> list[Claim]:
+    """Return what the paper claims of an item, as paper.toml has it."""
+    records: list[dict[str, Any]] = paper_data()["items"][item.name].get("claims", [])
+    return [Claim(**{**record, "than": tuple(record.get("than", ()))}) for record in records]
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return yes, partly or no, or that nothing was measured."""
+    if not findings:
+        return "not run yet"
+    holding = sum(finding.holds for finding in findings)
+    complete = holding == len(findings) and not any(finding.not_run for finding in findings)
+    return "yes" if complete else "partly" if holding else "no"
+
+
+def judge(claim: Claim, shown: Sequence[Table | Chart]) -> list[Finding]:
+    """Return what was measured of a claim, column by column."""
+    findings = []
+    for where, better, cells in _columns(claim, shown):
+        if not re.search(claim.at, where) or claim.row not in cells:
+            continue
+        names = claim.than or tuple(name for name in cells if name != claim.row)
+        rivals = {name: Cell(0.0, printed=0.0) if name == ZERO else cells.get(name, Cell()) for name in names}
+        finding = _compare(
+            claim, where, better if claim.better == "neither" else claim.better, cells[claim.row], rivals
+        )
+        if finding is not None:
+            findings.append(finding)
+    return findings
+
+
+def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mapping[str, Cell]) -> Finding | None:
+    measured = {name: cell for name, cell in rivals.items() if cell.value is not None}
+    if row.value is None or not measured:
+        return None
+
+    def lead(a: float, b: float) -> float:
+        """Return by how much the row is better, or, the more negative the worse, how far from the rival."""
+        if claim.within is not None:
+            return claim.within - abs(a - b)
+        return (b - a * claim.factor) * (1 if better == "lower" else -1)
+
+    leads = {name: lead(row.value, cell.value) for name, cell in measured.items() if cell.value is not None}
+    margins = {name: 0.0 if claim.within is not None else margin(row, cell) for name, cell in measured.items()}
+    name = min(leads, key=leads.__getitem__)
+    printed = {other: cell.printed for other, cell in rivals.items() if cell.printed is not None}
+    before = None
+    if row.printed is not None and printed:
+        rival = min(printed, key=lambda other: lead(row.printed or 0.0, printed[other]))
+        before = (row.printed, printed[rival], rival)
+    return Finding(
+        where=where,
+        printed=before,
+        row=row,
+        rival=measured[name],
+        name=name,
+        margin=margins[name],
+        holds=all(leads[other] >= margins[other] and (claim.within is not None or leads[other] > 0) for other in leads),
+        reversed=any(-leads[other] > margins[other] for other in leads),
+        not_run=tuple(other for other in rivals if other not in measured),
+    )
+
+
+def _columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple[str, Better, dict[str, Cell]]]:
+    """Yield the cells that can be compared with each other by label, with where they are and what is better."""
+    for part in shown:
+        title = f"{part.title}: " if len(shown) > 1 else ""
+        if isinstance(part, Chart):
+            for panel in part.panels:
+                lines = {line.label: CURVES[claim.curve](line.y) for line in panel.series}
+                arrow: Better = "higher" if "↑" in panel.y else "lower" if "↓" in panel.y else "neither"
+                cells = {
+                    label: Cell(value, printed=lines.get(label + PRINTED))
+                    for label, value in lines.items()
+                    if not label.endswith(PRINTED)
+                }
+                yield f"{title}{panel.title}, {panel.y}", arrow, cells
+        elif part.best_of in ("row", "none") and not claim.down:
+            for row in part.rows:
+                groups: dict[tuple[str, Better], dict[str, Cell]] = {}
+                for column, cell in zip(part.columns, row.cells, strict=True):
+                    # The number of a single batch has no margin.
+                    own = cell if part.best_of == "row" else dataclasses.replace(cell, blocks=None)
+                    groups.setdefault((column.group, column.better), {})[column.title] = own
+                for (group, better), cells in groups.items():
+                    yield f"{title}{group}, {row.label}", better, cells
+        else:
+            for index, column in enumerate(part.columns):
+                cells = {row.label.removesuffix(FEWER): row.cells[index] for row in part.rows}
+                yield title + ", ".join(filter(None, (column.group, column.title))), column.better, cells

@@ -1,0 +1,92 @@
+"""Results that are committed show every item as the store does, without data, weights or a computation."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from fake_results import everything, result
+from fake_results import results as results_of
+
+from cretta.bench import Result, Run, Store
+from cretta.errors import StateError
+from cretta.paper import DAY, QUICK, SMOKE, best_scale, get, items, read_results, write_summary
+from cretta.paper.results import portable
+
+
+def made(runs: list[Run]) -> dict[Run, Result]:
+    """Results that all differ, with keys as a store names its files."""
+    numbers = {run: number for number, run in enumerate(runs)}
+    done = results_of(
+        runs,
+        right=lambda run, domain, batch: 0.3 + numbers[run] % 97 / 200 + batch / 50,
+        confidence=lambda run, domain, batch: 0.6 + numbers[run] % 89 / 400,
+        energy=lambda run, domain, batch: -10 - numbers[run] / 7 - batch,
+        batches=4,
+    )
+    return {run: dataclasses.replace(entry, key=f"{numbers[run]:024}") for run, entry in done.items()}
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[Run, Result]:
+    return made(everything(SMOKE.resolve("/here", models="/there")))
+
+
+def commands(results: Mapping[Run, Result]) -> dict[Run, str]:
+    return dict.fromkeys(results, "cretta reproduce")
+
+
+def test_every_item_is_the_same_from_store_summary_and_results(results: dict[Run, Result], tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for entry in results.values():
+        store.put(entry)
+    write_summary(results, commands(results), tmp_path / "summary")
+    for folder in (tmp_path / "store", tmp_path / "summary"):
+        stored = read_results(folder)
+        assert len(stored) == len(results)
+        for name, item in items().items():
+            scale = best_scale(item, stored, [SMOKE])
+            assert scale is not None, name
+            shown = item.show(stored, scale)
+            assert shown == item.show(results, SMOKE.resolve("/here", models="/there")), name
+
+
+def test_a_summary_is_small_and_grows(results: dict[Run, Result], tmp_path: Path) -> None:
+    first = dict(list(results.items())[:300])
+    size = write_summary(first, commands(first), tmp_path)
+    assert size < 2000 * len(first)
+    assert write_summary(results, commands(results), tmp_path) > size
+    assert len(read_results(tmp_path)) == len(results)
+    with (tmp_path / "runs.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == len(results)
+    assert {line["command"] for line in lines} == {"cretta reproduce"}
+    assert all(line["accuracy %"] and line["ECE %"] and line["materials"] for line in lines)
+
+
+def test_the_scale_is_the_one_with_most_results() -> None:
+    item = get("main")
+    for scale in (QUICK, DAY):
+        done = {portable(run): result(run) for run in item.plan(scale)}
+        chosen = best_scale(item, done)
+        assert chosen is not None
+        assert chosen.name == scale.name
+    embedded = dataclasses.replace(QUICK.family("cifar10"), data="embedded")
+    fallback = dataclasses.replace(QUICK, families={**QUICK.families, "cifar10": embedded})
+    done = {portable(run): result(run) for run in get("cost").plan(fallback)}
+    chosen = best_scale(get("cost"), done)
+    assert chosen is not None
+    assert (chosen.name, chosen.family("cifar10").data) == ("quick", "embedded")
+    assert best_scale(get("pacs"), done) is None
+
+
+def test_two_results_of_one_run_are_refused(results: dict[Run, Result], tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    entry = next(iter(results.values()))
+    store.put(entry)
+    store.put(dataclasses.replace(entry, key="x" * 24))
+    with pytest.raises(StateError, match="two results of the same run"):
+        read_results(tmp_path)

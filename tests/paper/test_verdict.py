@@ -1,0 +1,92 @@
+"""Claims of the paper, judged on its own numbers and on invented ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from fake_results import results
+
+from cretta.bench import Run
+from cretta.paper import FULL, QUICK, SMOKE, get, items
+from cretta.paper.verdict import Claim, claims, judge, verdict
+from cretta.report.content import Chart, Column, Row, Table, cell
+
+CONTRADICTED = {
+    "buffer-confidence": "partly",  # 1.38 points on CIFAR10-C
+    "source-model": "partly",  # the ECE on CIFAR100-C
+    "single-sample": "partly",  # the same accuracy on TinyImageNet-C
+    "uniform-weight": "partly",  # the ECE on CIFAR10-C
+}
+"""Claims that the paper's own numbers do not fully support."""
+
+
+def as_printed(part: Table | Chart) -> Table | Chart:
+    """The table as if its printed numbers had been measured."""
+    if isinstance(part, Chart):
+        return part
+    rows = [
+        dataclasses.replace(row, cells=tuple(dataclasses.replace(c, value=c.printed) for c in row.cells))
+        for row in part.rows
+    ]
+    return dataclasses.replace(part, rows=tuple(rows))
+
+
+@pytest.mark.parametrize("name", [name for name, item in items().items() if item.where.startswith("Table")])
+def test_the_papers_own_numbers_support_its_claims(name: str) -> None:
+    shown = [as_printed(part) for part in get(name).show({}, FULL)]
+    judged = {verdict(judge(claim, shown)) for claim in claims(get(name))}
+    assert judged == {CONTRADICTED.get(name, "yes")}
+
+
+def test_every_item_of_the_paper_has_claims_that_can_be_measured() -> None:
+    for name, item in items().items():
+        assert bool(claims(item)) is bool(item.labels), name
+        shown = item.show(results(item.plan(SMOKE), batches=4), SMOKE)
+        for claim in claims(item):
+            assert judge(claim, shown), (name, claim.text)
+            assert verdict(judge(claim, item.show({}, SMOKE))) == "not run yet"
+
+
+def made(own: tuple[float, ...], other: tuple[float, ...]) -> Table:
+    cells = [cell({0: sum(blocks) / len(blocks)}, blocks=blocks) for blocks in (own, other)]
+    rows = tuple(Row(label, (numbers,)) for label, numbers in zip(("CreTTA", "TENT"), cells, strict=True))
+    return Table("made", "made", "Method", (Column("Acc", better="higher"),), rows)
+
+
+@pytest.mark.parametrize(
+    ("own", "within", "answer", "opposite"),
+    [
+        ((81.0, 82.0, 83.0, 84.0), None, "yes", False),
+        ((80.9, 80.0, 82.4, 82.9), None, "no", False),  # by chance
+        ((70.0, 71.1, 72.0, 73.0), None, "no", True),
+        ((79.5, 80.5, 81.5, 82.5), 1.0, "yes", False),
+        ((78.0, 79.0, 80.0, 81.0), 1.0, "no", True),
+    ],
+)
+def test_a_difference_counts_only_beyond_chance(
+    own: tuple[float, ...], within: float | None, answer: str, opposite: bool
+) -> None:
+    claim = Claim(text="", row="CreTTA", within=within)
+    (finding,) = judge(claim, [made(own, (80.0, 81.0, 82.1, 83.0))])
+    assert verdict([finding]) == answer
+    assert finding.reversed is opposite
+
+
+def test_a_claim_about_rows_that_were_not_run_is_not_confirmed() -> None:
+    claim = Claim(text="", row="CreTTA", than=("TENT", "TEA"))
+    (finding,) = judge(claim, [made((91.0, 92.0, 93.0, 94.0), (80.0, 81.0, 82.1, 83.0))])
+    assert (finding.holds, finding.not_run, verdict([finding])) == (True, ("TEA",), "partly")
+
+
+def test_the_strongest_rival_is_shown() -> None:
+    right = {"cretta": 0.7, "tent": 0.6, "aea": 0.65}
+
+    def share(run: Run, domain: str, batch: int) -> float:
+        return right.get(run.method, 0.5)
+
+    shown = get("accuracy").show(results(get("accuracy").plan(QUICK), right=share, batches=4), QUICK)
+    findings = judge(claims(get("accuracy"))[0], shown)
+    assert len(findings) == 6
+    assert {(finding.name, finding.holds) for finding in findings} == {("AEA", True)}
+    assert findings[0].printed == (88.30, 88.27, "AEA")
