@@ -87,6 +87,7 @@ MILD = ("brightness", "fog", "snow")
 # Where the fall is so steep that so few images would show the severities turned round.
 STEEP = ("gaussian_noise", "shot_noise", "impulse_noise", "motion_blur", "frost", "contrast", "pixelate")
 IMAGES = 64
+MORE = {"motion_blur": 128}  # the network minds it less than the others in STEEP
 
 
 @lru_cache(maxsize=1)
@@ -102,19 +103,19 @@ def right(images: Pixels) -> Values:
     return np.asarray(found == clean().labels[: len(images)], np.float64)
 
 
-@lru_cache(maxsize=1)
-def right_when_clean() -> Values:
-    return right(clean().images[:IMAGES])
+@lru_cache
+def right_when_clean(count: int = IMAGES) -> Values:
+    return right(clean().images[:count])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARK)
 def test_accuracy_falls_with_the_severity_within_noise(name: str) -> None:
-    images = clean().images[:IMAGES]
+    images = clean().images[: MORE.get(name, IMAGES)]
     found = np.stack([right(corrupt(images, name, severity)) for severity in range(1, 6)])
     pairs = ORDERED.get(name, EVERY)
     assert rises(found, pairs) == [], found.mean(axis=1)
-    lost = standard_errors(found[4] - right_when_clean())
+    lost = standard_errors(found[4] - right_when_clean(len(images)))
     assert lost < 1.5
     if name not in MILD:
         assert lost < -2
