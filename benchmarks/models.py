@@ -54,7 +54,7 @@ class Source:
 
 TRAIN_PACS = (
     "cretta train pacs --size 224 --architecture efficientnet-lite0 --init cretta.models.imagenet:efficientnet_lite0 "
-    '--learn "norm and head" --best --holdout 84 --epochs 6 --batch-size 32 --lr 0.03 --augmix 0 --progressive 0 '
+    '--learn "norm and head" --best --holdout 84 --epochs 10 --batch-size 32 --lr 0.03 --augmix 0 --progressive 0 '
     "--output 'pacs-{source}.safetensors'"
 )
 

@@ -90,8 +90,8 @@ def main() -> None:
     original = load_checkpoint(trained, build(facts["architecture"], classes=len(facts["classes"]))).eval()
 
     file = SHIPPED / f"{name}.safetensors"
-    # No metadata: safetensors writes several entries in no fixed order, and the hash would change. No counts of batches:
-    # nothing uses them.
+    # No metadata: safetensors writes several entries in no fixed order, and the hash would change. No counts of
+    # batches: nothing uses them.
     names = sorted(key for key in trained if not key.endswith("num_batches_tracked"))
     content = safetensors.torch.save({key: halve(key, trained[key]) for key in names})
     file.write_bytes(content)

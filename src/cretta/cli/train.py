@@ -75,7 +75,7 @@ def train(
         # one model per domain of PACS: {source} stands for the domain
         cretta train pacs --size 224 --architecture efficientnet-lite0 \
             --init cretta.models.imagenet:efficientnet_lite0 \
-            --learn "norm and head" --holdout 84 --best --epochs 6 \
+            --learn "norm and head" --holdout 84 --best --epochs 10 \
             --batch-size 32 --lr 0.03 --augmix 0 --progressive 0 \
             --output 'pacs-{source}.safetensors'
     """
