@@ -30,7 +30,16 @@ PAGE = ROOT / "docs" / "models.md"
 LOGS = ROOT / "docs" / "results"
 MARKS = ("<!-- measured by benchmarks/models.py -->", "<!-- end -->")
 PACS = ("photo", "art_painting", "cartoon", "sketch")
-HEADINGS = ("model", "data", "images", "clean acc. / ECE %", "shifted acc. / ECE %", "epochs", "hours", "trained by")
+HEADINGS = (
+    "model",
+    "data",
+    "images",
+    "clean accuracy / ECE %",
+    "shifted accuracy / ECE %",
+    "epochs",
+    "hours",
+    "trained by",
+)
 
 
 @dataclasses.dataclass(frozen=True)

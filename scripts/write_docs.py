@@ -104,7 +104,7 @@ def model_cards() -> str:
         curve = f"results/training-{name}"
         more = f"cretta train {name.rpartition('-')[2]} --init {name} --epochs 20 --output {name}.safetensors"
         parts.append(
-            f"## {name}\n\n{table(rows)}\n\n![Training loss and accuracy on held-out images]({curve}.png)\n\n"
+            f"## `{name}`\n\n{table(rows)}\n\n![Training loss and accuracy on held-out images]({curve}.png)\n\n"
             f"The log is [here]({curve}.csv). To train it further: `{more}`"
         )
     return "\n\n".join(parts)
