@@ -77,11 +77,11 @@ def main() -> None:
         kernels.Library.call, lambda _, name, *rest: "convolutions" if "convolve" in name else "BatchNorm"
     )
     # Replaced in this process, to time them.
-    kernels.Library.call = by_name  # type: ignore[method-assign]
+    kernels.Library.call = by_name  # type: ignore[method-assign]  # replaced in this process, to time it
     for owner, name in ((nn.Conv2d, "_conv_forward"), (kernels, "plain_convolution")):
         setattr(owner, name, timer.wrap(getattr(owner, name), lambda *args: "convolutions"))
     backward = timer.wrap(operations._Convolution.backward, lambda *args: "convolutions")
-    operations._Convolution.backward = staticmethod(backward)  # type: ignore[method-assign]
+    operations._Convolution.backward = staticmethod(backward)  # type: ignore[method-assign]  # likewise
     torch.manual_seed(0)
     net = resnet20().eval()
     with results.printed("breakdown-small"):
