@@ -350,9 +350,8 @@ def measure_poison(batches: int, batch_size: int) -> dict[str, Any]:
 
 
 def survived(row: dict[str, Any]) -> bool:
-    """Return whether a model is as good as before, and the service has noticed the poison."""
-    noticed = bool(row["guard"]) or row["skipped"] > row["adapted"]
-    return bool(row["after"] >= row["before"] - 1) and noticed
+    """Return whether a model is as good as before, and the guard acted."""
+    return bool(row["after"] >= row["before"] - 1) and bool(row["guard"])
 
 
 def poison_table(measured: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 from cretta.accelerate import Backend, forget_weights
 from cretta.buffer import SourceBuffer
 from cretta.checks import NO_LOGITS, StepCheck, logits_error, usable
-from cretta.components import AdapterGuard, Outcome, SourceComparison, Temperature
+from cretta.components import TOO_FEW, AdapterGuard, Outcome, SourceComparison, Temperature
 from cretta.distributed import Shard
 from cretta.errors import BatchError, BufferRequired, ModelError, OptionError
 from cretta.export import with_fixed_statistics
@@ -30,7 +30,6 @@ from cretta.state import AdaptationState, Checkpoint
 from cretta.watch import WeightWatch, warn_of_writes
 
 OptionsT = TypeVar("OptionsT", bound=Options, default=Options)
-TOO_FEW = "too few images or classes to learn from"
 FAR_STATISTICS = "the batch's statistics are far from the stream's: the moving ones stay as they were"
 OF_THE_BATCH = ("batch", "mixture", "auto")
 """Statistics that an export takes from a batch."""

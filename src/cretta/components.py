@@ -26,6 +26,7 @@ CACHED = 64
 """Images per forward pass of the source model on the CPU."""
 SAMPLES_AT_ONCE = 200
 """Labeled source images per forward pass: as many as a usual batch, whose statistics they then have."""
+TOO_FEW = "too few images or classes to learn from"
 TEMPERATURE, AGE = "calibration.temperature", "calibration.age"
 """Entries of the adapter's memory: the temperature, and how many batches ago it was computed."""
 
@@ -170,6 +171,7 @@ class AdapterGuard(Component, GuardState):
         """Check the batch, and do what that asks for."""
         adapter, state = self.adapter, self.adapter.state
         before, self._before = self._before, None
+        self._report_unusable(x, outcome)
         if self.paused > 0:
             self.paused -= len(x)
             adapter.note("answered by the source model after an alarm")
@@ -196,6 +198,15 @@ class AdapterGuard(Component, GuardState):
                 break
         outcome.guard = f"{trouble}; {done}"
         warnings.warn(f"batch {self.batches}: {outcome.guard}", CollapseWarning, stacklevel=6)
+
+    def _report_unusable(self, x: Tensor, outcome: Outcome) -> None:
+        """Report batches in a row from which nothing can be learned; small ones are expected to be so."""
+        reason = TOO_FEW if self.adapter.comparison.too_few and len(x) >= ENOUGH else ""
+        if outcome.far and outcome.skipped is not None:
+            reason = outcome.skipped.reason
+        if report := self.count_unusable(reason):
+            outcome.guard = report
+            warnings.warn(f"batch {self.batches + 1}: {report}", CollapseWarning, stacklevel=7)
 
 
 class Temperature(Component):

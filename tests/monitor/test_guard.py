@@ -832,6 +832,49 @@ def test_a_pause_survives_saving(tmp_path: Path) -> None:
         assert other.last.reason == "answered by the source model after an alarm"
 
 
+def test_batches_from_which_nothing_can_be_learned_are_reported_once_until_one_is_learned_from() -> None:
+    model = adapt(trained_on_colors(), "tent", statistics="auto", guard=Guard(action="rollback", unusable=3))
+    one_class, healthy = one_color_each(5)[:5], colored(mixed(), 7)
+    report = "nothing was learned from 3 batches in a row: too few images or classes to learn from"
+    assert [text for text, _ in run_on(model, [*one_class, healthy, *one_class])] == [
+        "", "", report, "", "", "", "", "", report, "", "",
+    ]  # fmt: skip
+
+
+def test_reported_batches_change_nothing() -> None:
+    guarded = adapt(trained_on_colors(), "tent", statistics="auto", guard=Guard(action="reset", unusable=2))
+    plain = adapt(trained_on_colors(), "tent", statistics="auto")
+    for x in [colored(mixed(), 7), *one_color_each(3)[:3]]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CollapseWarning)
+            assert torch.equal(guarded(x), plain(x))
+    assert same(guarded.state.snapshot(), plain.state.snapshot())
+
+
+def test_batches_on_another_scale_are_reported_and_small_batches_are_not() -> None:
+    model = adapt(trained(), "tent", statistics="auto", guard=Guard(unusable=2))
+    batches = stream(4)
+    run_on(model, batches[:2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        texts = [text for text, _ in run_on(model, [255 * x for x in batches])]
+    assert texts == ["", "nothing was learned from 2 batches in a row: " + model.last.reason, "", ""]
+    assert "outside the range" in model.last.reason
+    small = adapt(trained_on_colors(), "tent", statistics="auto", guard=Guard(unusable=2))
+    assert not any(text for text, _ in run_on(small, one_color_each(1, 4)))
+
+
+def test_the_count_of_unusable_batches_survives_saving(tmp_path: Path) -> None:
+    guard = Guard(unusable=3)
+    model, other = (adapt(trained_on_colors(), "tent", statistics="auto", guard=guard) for _ in range(2))
+    batches = one_color_each(3)[:3]
+    run_on(model, batches[:2])
+    model.save(tmp_path / "state")
+    other.restore(tmp_path / "state")
+    with pytest.warns(CollapseWarning, match="batch 3: nothing was learned from 3 batches"):
+        other(batches[2])
+
+
 def test_reset_every_restores_the_source_model() -> None:
     model, fresh = (patient(lr=1e-3, reset_every=count) for count in (2, 0))
     batches = stream(5)

@@ -1,4 +1,4 @@
-"""Images that would spoil the model: the guard acts, or it learns nothing; clean images are predicted as before."""
+"""Images that would spoil the model: the guard acts, and clean images are predicted as before."""
 
 from __future__ import annotations
 
@@ -58,10 +58,8 @@ def test_the_model_survives_poison(tmp_path: Path, kind: str) -> None:
             after = await accuracy(client)
         live = service_of(application).live
         events = [event for _, event in live.events if event["kind"] == "guard"]
-        # With statistics that fit the batch, the model does not learn from batches of few classes at all.
-        skipped = sum(batch["outcome"] == "skipped" for _, batch in live.batches)
         assert before > 85
         assert after >= before - 1, (before, after, events)
-        assert events or skipped >= 0.8 * BATCHES, (events, skipped)
+        assert events
 
     run(scenario())

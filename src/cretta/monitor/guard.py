@@ -20,7 +20,7 @@ LADDER = {
     "reset": ("reset", "reset and pause"),
 }
 """What each action does at the first alarm, and at the next ones before a window of images passed without any."""
-COUNTERS = ("batches", "images", "failing", "level", "fine", "paused", "pause")
+COUNTERS = ("batches", "images", "failing", "unusable", "level", "fine", "paused", "pause")
 HEALTHY = "healthy."
 ENOUGH = 16
 """Images, unless the window is smaller, below which nothing is judged."""
@@ -51,6 +51,9 @@ class Guard(OptionSet):
 
     What is restored has to pass the check on the same batch; if it does not, or if the next alarm comes before a
     window of images has passed, the next stronger action follows: rollback, reset, fallback for a pause that doubles.
+
+    ``unusable`` consecutive batches from which nothing can be learned, because ``statistics="auto"`` sees too few
+    classes or their pixels are far outside the range, are reported once; they change nothing, so nothing is restored.
     The defaults come from ``python benchmarks/guard.py``: see docs/monitoring.md.
     """
 
@@ -78,6 +81,7 @@ class Guard(OptionSet):
         2.5, "most shift of the mean energy, in standard deviations (of at least 1) of the unadapted model's", above=0
     )
     patience: int = integer(2, "consecutive batches that fail on their own until an alarm", at_least=1)
+    unusable: int = integer(10, "consecutive batches from which nothing can be learned until an alarm", at_least=1)
     window: int = integer(200, "how many images the averages cover", at_least=1)
     every: int = integer(1, "check one batch in so many", at_least=1)
 
@@ -102,6 +106,8 @@ class GuardState:
         """In the averages, at most a window."""
         self.failing = 0
         """Consecutive batches that fail on their own."""
+        self.unusable = 0
+        """Consecutive batches from which nothing can be learned."""
         self.level = 0
         """Of the ladder, for the next alarm."""
         self.fine = 0
@@ -141,6 +147,15 @@ class GuardState:
             if self.fine >= self.guard.window:
                 self.level, self.pause = 0, self.guard.window
         return trouble
+
+    def count_unusable(self, reason: str) -> str:
+        """Count a batch from which nothing can be learned for a reason; return what to report about these batches.
+
+        Without a reason, the count begins again.
+        """
+        self.unusable = self.unusable + 1 if reason else 0
+        reported = self.unusable == self.guard.unusable
+        return f"nothing was learned from {self.unusable} batches in a row: {reason}" if reported else ""
 
     def passes(self, logits: Tensor, same: Tensor, running: Tensor) -> bool:
         """Return whether logits of a restored state pass the check, or are too few to judge."""
