@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,18 +14,15 @@ from cretta.paper import DAY, get, write_summary
 sys.path.insert(0, str(Path(__file__).parent / "paper"))
 from fake_results import results
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "write_docs.py"
+from scripts_as_modules import load_script
+
 RIGHT = {"cretta": 0.6, "tent": 0.7, "bn_adapt": 0.65}
 
 
 @pytest.fixture
 def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, with a summary of results in which CreTTA is worse than TENT and BN Adapt."""
-    spec = importlib.util.spec_from_file_location("writer", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("write_docs")
 
     def share(run: Run, domain: str, batch: int) -> float:
         return RIGHT.get(run.method, 0.5) + 0.01 * (run.seed - 1)

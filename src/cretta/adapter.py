@@ -196,11 +196,6 @@ class Adapter(Learner, Generic[OptionsT]):
         with self.exclusive():
             return self.comparison.samples(count, self.model if adapted else self.frozen(self.comparison.reference))
 
-    def unadapted(self, x: Tensor) -> Tensor:
-        """Return the logits of the source model under the statistics in use, without gradients."""
-        with torch.no_grad():
-            return self.frozen(self.statistics)(x)
-
     # Predicting and adapting.
 
     if TYPE_CHECKING:

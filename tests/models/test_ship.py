@@ -1,7 +1,6 @@
 """The card of shipped weights, and the script that makes it from what training recorded."""
 
 import dataclasses
-import importlib.util
 import json
 import shlex
 from pathlib import Path
@@ -18,8 +17,8 @@ from cretta.cli import app
 from cretta.models import build, load, names, weights
 from cretta.storage import tensorfile
 from cretta.training import Recipe
+from scripts_as_modules import load_script
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "ship_weights.py"
 CARD = {
     "architecture",
     "class_names",
@@ -39,11 +38,7 @@ CARD = {
 @pytest.fixture
 def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the script, which ships into a folder of the test."""
-    spec = importlib.util.spec_from_file_location("ship_weights", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("ship_weights")
     (tmp_path / "shipped").mkdir()
     (tmp_path / "shipped" / "index.json").write_text("{}")
     (tmp_path / "results").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -137,8 +138,9 @@ def provenance(input_fingerprints: dict[str, str], device: torch.device) -> dict
     }
 
 
+@functools.cache
 def _commit() -> str | None:
-    """Return the commit of the code that runs, if it is in a repository of its own."""
+    """Return the commit of the code that runs, at the first call, if it is in a repository of its own."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
