@@ -56,7 +56,12 @@ def without_reset(visited: Callable[[Family], list[Domain]]) -> Draw:
             lines = {
                 guard: {
                     label: readings.groups(
-                        family, change(variant), [stream], stream="continual", images=family.continual_images
+                        family,
+                        change(variant),
+                        [stream],
+                        stream="continual",
+                        images=family.continual_images,
+                        batch_size=family.continual_batch_size,
                     )
                     for label, variant in METHODS.items()
                 }

@@ -57,6 +57,8 @@ class Family:
     gradual_images: int | None = None
     continual_images: int | None = None
     """Of each visit to a domain, in streams through many of them without a reset."""
+    continual_batch_size: int = 0
+    """Of these streams; as others if 0."""
     options: Mapping[str, Mapping[str, Scalar]] = dataclasses.field(default_factory=dict)
     """Over the presets, by method."""
     remarks: tuple[str, ...] = ()
@@ -89,6 +91,7 @@ class Family:
         delta: float | None = None,
         images: int | None = None,
         images_of: str = "",
+        batch_size: int = 0,
     ) -> Run:
         """Return one run; equal arguments give equal runs, whichever item asks for them.
 
@@ -110,7 +113,7 @@ class Family:
             delta=delta,
             images=self.images_of(images_of or method, domains) if images is None else images,
             size=self.size,
-            batch_size=self.batch_size,
+            batch_size=batch_size or self.batch_size,
             buffer=buffer or Buffer(),
             seed=seed,
         )
