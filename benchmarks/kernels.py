@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import results
-from cretta.accelerate import kernels, operations
+from cretta.accelerate import kernels, operations, winograd
 
 SHAPES = [
     (200, 32, 32),
@@ -50,15 +50,15 @@ def milliseconds(functions: dict[str, Callable[[], object]], rounds: int) -> dic
 def forward(x: Tensor, layer: nn.Conv2d, names: list[str]) -> dict[str, Callable[[], object]]:
     """Return the convolution by PyTorch and by each kernel."""
     weight = layer.weight
-    runs: dict[str, Callable[[], object]] = {"PyTorch": partial(kernels.plain_convolution, x, weight)}
-    return runs | {name: partial(kernels.convolve, x, weight, None, name) for name in names}
+    runs: dict[str, Callable[[], object]] = {"PyTorch": partial(winograd.plain_convolution, x, weight)}
+    return runs | {name: partial(winograd.convolve, x, weight, None, name) for name in names}
 
 
 def backward(x: Tensor, layer: nn.Conv2d, names: list[str]) -> dict[str, Callable[[], object]]:
     """Return the gradient of its input likewise."""
     weight = layer.weight
-    runs: dict[str, Callable[[], object]] = {"PyTorch": partial(kernels.plain_convolution, x, weight, backward=True)}
-    return runs | {name: partial(kernels.convolve, x, weight, None, name, backward=True) for name in names}
+    runs: dict[str, Callable[[], object]] = {"PyTorch": partial(winograd.plain_convolution, x, weight, backward=True)}
+    return runs | {name: partial(winograd.convolve, x, weight, None, name, backward=True) for name in names}
 
 
 def norm_steps(x: Tensor, norm: nn.BatchNorm2d, names: list[str]) -> dict[str, Callable[[], object]]:
@@ -88,7 +88,7 @@ def main() -> None:
 def show(rounds: int) -> None:
     """Print a row for each operation on each shape."""
     paths = list(kernels.paths())
-    columns = ["PyTorch", *paths, *(path + kernels.LARGE_TILES for path in paths)]
+    columns = ["PyTorch", *paths, *(path + winograd.LARGE_TILES for path in paths)]
     print(" " * 46 + "".join(f"{column:>12}" for column in columns))
     for images, channels, side in SHAPES:
         x = torch.randn(images, channels, side, side).contiguous(memory_format=torch.channels_last)

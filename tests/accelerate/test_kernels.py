@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import cretta
 import textbook
-from cretta.accelerate import choices, kernels, operations
+from cretta.accelerate import choices, kernels, norms, operations, winograd
 from cretta.errors import OptionError
 from cretta.metrics import peak_meter
 from cretta.models import WideResNet
@@ -68,7 +68,7 @@ def use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def convolved(x: Tensor, layer: nn.Conv2d, kernel: str = "avx2") -> Tensor:
-    return kernels.convolve(x, layer.weight, None, kernel)
+    return winograd.convolve(x, layer.weight, None, kernel)
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_convolution_equals_pytorch(shape: tuple[int, ...], bias: bool, path: st
     torch.testing.assert_close(result.double(), exact, rtol=0, atol=2e-6)
     torch.testing.assert_close(back.double(), exact_back, rtol=0, atol=2e-6)
     assert result.is_contiguous(memory_format=torch.channels_last)
-    for tile, tolerance in (("", 2e-6), (kernels.LARGE_TILES, 2e-5)):
-        result = kernels.convolve(x.detach(), layer.weight, layer.bias, path + tile)
+    for tile, tolerance in (("", 2e-6), (winograd.LARGE_TILES, 2e-5)):
+        result = winograd.convolve(x.detach(), layer.weight, layer.bias, path + tile)
         torch.testing.assert_close(result.double(), exact.detach(), rtol=0, atol=tolerance)
         assert result.is_contiguous(memory_format=torch.channels_last)
 
@@ -135,10 +135,10 @@ def test_convolution_equals_pytorch(shape: tuple[int, ...], bias: bool, path: st
 )
 def test_larger_tiles_are_used_without_a_gradient_only(shape: tuple[int, ...], large: bool, path: str) -> None:
     layer, x = layer_of(shape[1], 256 if shape[1] == 256 else 16), drawn(*shape)
-    expected = {tile: kernels.convolve(x, layer.weight, None, path + tile) for tile in ("", kernels.LARGE_TILES)}
+    expected = {tile: winograd.convolve(x, layer.weight, None, path + tile) for tile in ("", winograd.LARGE_TILES)}
     assert not torch.equal(*expected.values())
     with torch.no_grad():
-        assert torch.equal(operations.convolve(layer, x), expected[kernels.LARGE_TILES if large else ""])
+        assert torch.equal(operations.convolve(layer, x), expected[winograd.LARGE_TILES if large else ""])
     assert torch.equal(operations.convolve(layer, x.requires_grad_()), expected[""])
 
 
@@ -163,14 +163,14 @@ def test_results_do_not_depend_on_the_number_of_threads(
     results = []
     for count in (1, 2, 5):
         threads(count)
-        y, statistics = kernels.batch_norm_relu(x, *norm)
+        y, statistics = norms.batch_norm_relu(x, *norm)
         gradients: list[Tensor] = []
         for running in (False, True):
             out = torch.empty_like(x)
-            of_parameters = kernels.batch_norm_relu_backward(x + 1, x, statistics, path, running=running, out=out)
+            of_parameters = norms.batch_norm_relu_backward(x + 1, x, statistics, path, running=running, out=out)
             gradients += [*of_parameters, out]
-        convolutions = [convolved(x, layer, path + tile) for tile in ("", kernels.LARGE_TILES)]
-        results.append([*convolutions, kernels.weight_gradient(x, convolutions[0], path), y, *gradients])
+        convolutions = [convolved(x, layer, path + tile) for tile in ("", winograd.LARGE_TILES)]
+        results.append([*convolutions, winograd.weight_gradient(x, convolutions[0], path), y, *gradients])
     for others in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
 
@@ -190,18 +190,18 @@ def test_nan_in_one_image_does_not_reach_the_others() -> None:
 def test_a_weight_is_transformed_once_and_again_when_it_changes() -> None:
     x, layer = drawn(2, 16, 4, 4), layer_of(16, 16)
     first = convolved(x, layer)
-    saved = kernels._transform(layer.weight, 2, backward=False)
-    assert kernels._transform(layer.weight, 2, backward=False) is saved
+    saved = winograd._transform(layer.weight, 2, backward=False)
+    assert winograd._transform(layer.weight, 2, backward=False) is saved
     layer.weight.mul_(2)
-    assert kernels._transform(layer.weight, 2, backward=False) is not saved
+    assert winograd._transform(layer.weight, 2, backward=False) is not saved
     torch.testing.assert_close(convolved(x, layer), 2 * first)
     layer.weight.data = -layer.weight.data
     torch.testing.assert_close(convolved(x, layer), -2 * first)
     gc.collect()
-    held = len(kernels._transformed)
+    held = len(winograd._transformed)
     del layer
     gc.collect()
-    assert len(kernels._transformed) == held - 1
+    assert len(winograd._transformed) == held - 1
 
 
 @needs_kernels
@@ -213,7 +213,7 @@ def test_inference_mode_works(calls: list[str]) -> None:
         torch.testing.assert_close(result, layer(F.relu(norm(x))), rtol=0, atol=2e-5)
         assert calls == ["cretta_batch_norm_relu", "cretta_convolve"]
         # Nobody could notice a change of these.
-        assert not kernels.can_convolve(layer_of(16, 16), x)
+        assert not winograd.can_convolve(layer_of(16, 16), x)
 
 
 @needs_kernels
@@ -259,9 +259,9 @@ def test_the_default_device_does_not_matter(calls: list[str]) -> None:
 @needs_kernels
 def test_only_plain_tensors_are_accepted() -> None:
     with pytest.raises(RuntimeError, match="meta"):
-        kernels._require_plain(torch.empty(3, device="meta"))
+        kernels.require_plain(torch.empty(3, device="meta"))
     with pytest.raises(RuntimeError, match="float64"):
-        kernels._require_plain(torch.empty(3, dtype=torch.float64))
+        kernels.require_plain(torch.empty(3, dtype=torch.float64))
 
 
 OTHERS: dict[str, nn.Module] = {
@@ -279,26 +279,26 @@ OTHERS: dict[str, nn.Module] = {
 @needs_kernels
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_layers_are_left_to_pytorch(name: str) -> None:
-    assert not kernels.can_convolve(OTHERS[name].requires_grad_(False), drawn(2, 16, 8, 8))
+    assert not winograd.can_convolve(OTHERS[name].requires_grad_(False), drawn(2, 16, 8, 8))
 
 
 @needs_kernels
 def test_other_batches_are_left_to_pytorch(calls: list[str]) -> None:
     layer, x = layer_of(16, 16), drawn(2, 16, 8, 8)
-    assert kernels.can_convolve(layer, x)
-    assert not kernels.can_convolve(layer, x.contiguous())
-    assert not kernels.can_convolve(layer, x.double())
-    assert not kernels.can_convolve(layer, x[:0])
-    assert not kernels.can_convolve(layer, x[:, :8])
-    assert not kernels.can_convolve(layer, x[0])
-    assert not kernels.can_convolve(copy.deepcopy(layer).double(), x)
+    assert winograd.can_convolve(layer, x)
+    assert not winograd.can_convolve(layer, x.contiguous())
+    assert not winograd.can_convolve(layer, x.double())
+    assert not winograd.can_convolve(layer, x[:0])
+    assert not winograd.can_convolve(layer, x[:, :8])
+    assert not winograd.can_convolve(layer, x[0])
+    assert not winograd.can_convolve(copy.deepcopy(layer).double(), x)
     biased = layer_of(16, 16, bias=True)
-    assert kernels.can_convolve(biased, x)
+    assert winograd.can_convolve(biased, x)
     biased.bias = nn.Parameter(torch.zeros(1).expand(16), requires_grad=False)
-    assert not kernels.can_convolve(biased, x)
-    assert not kernels.can_batch_norm_relu(x, torch.ones(8), torch.ones(8))
-    assert not kernels.can_batch_norm_relu(x, torch.ones(32)[::2], torch.ones(16))
-    assert not kernels.can_batch_norm_relu(drawn(2, 12, 8, 8), torch.ones(12), torch.ones(12))
+    assert not winograd.can_convolve(biased, x)
+    assert not norms.can_batch_norm_relu(x, torch.ones(8), torch.ones(8))
+    assert not norms.can_batch_norm_relu(x, torch.ones(32)[::2], torch.ones(16))
+    assert not norms.can_batch_norm_relu(drawn(2, 12, 8, 8), torch.ones(12), torch.ones(12))
     with pytest.raises(RuntimeError, match="channels"):
         operations.convolve(layer, drawn(2, 32, 8, 8))
     assert calls == []
@@ -325,7 +325,7 @@ def test_sixteen_lanes_give_the_numbers_of_eight(shape: tuple[int, ...]) -> None
     """Each lane computes the same sums in the same order, so that all bits are equal."""
     images, inputs, outputs, height, width = shape
     x, layer = drawn(images, inputs, height, width), layer_of(inputs, outputs)
-    for tile in ("", kernels.LARGE_TILES):
+    for tile in ("", winograd.LARGE_TILES):
         assert torch.equal(convolved(x, layer, "emulated" + tile), convolved(x, layer, "avx2" + tile))
     for shortcut in (None, drawn(*x.shape, seed=6)):
         eight: list[Tensor] = []
@@ -333,9 +333,9 @@ def test_sixteen_lanes_give_the_numbers_of_eight(shape: tuple[int, ...]) -> None
         for path, results in (("avx2", eight), ("emulated", sixteen)):
             out, masked = torch.empty_like(x), None if shortcut is None else torch.empty_like(x)
             norm = torch.ones(inputs), torch.zeros(inputs)
-            y, statistics = kernels.batch_norm_relu(x, *norm, 1e-5, path, shortcut=shortcut)
+            y, statistics = norms.batch_norm_relu(x, *norm, 1e-5, path, shortcut=shortcut)
             output = None if shortcut is None else y
-            of_parameters = kernels.batch_norm_relu_backward(
+            of_parameters = norms.batch_norm_relu_backward(
                 x + 1, x, statistics, path, running=False, out=out, output=output, masked=masked, other=shortcut
             )
             results += [y, statistics, out, *of_parameters, *([] if masked is None else [masked])]
@@ -529,7 +529,7 @@ def test_one_value_per_channel_raises(calls: list[str]) -> None:
 def test_nan_is_passed_on() -> None:
     x = drawn(2, 8, 3, 3)
     x[0, 5, 1, 1] = torch.nan
-    y, _ = kernels.batch_norm_relu(x, torch.ones(8), torch.zeros(8), 1e-5, "avx2")
+    y, _ = norms.batch_norm_relu(x, torch.ones(8), torch.zeros(8), 1e-5, "avx2")
     assert y[:, 5].isnan().all()
     assert not y[:, [0, 1, 2, 3, 4, 6, 7]].isnan().any()
 
@@ -600,16 +600,16 @@ def test_they_can_be_disabled(calls: list[str]) -> None:
     before = operations.convolve(layer, x)
 
     def check() -> None:
-        assert not kernels.can_convolve(layer, x)
+        assert not winograd.can_convolve(layer, x)
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(kernels.can_convolve, layer, x).result()
+            assert pool.submit(winograd.can_convolve, layer, x).result()
         operations.convolve(layer, x).sum().backward()
         assert calls == ["cretta_convolve"]
         before.sum().backward()
 
     kernels.without(check)()
     assert calls == ["cretta_convolve", "cretta_convolve_backward"]
-    assert kernels.can_convolve(layer, x)
+    assert winograd.can_convolve(layer, x)
 
 
 @needs_kernels
@@ -642,7 +642,7 @@ def test_the_switch_is_read_at_each_use(monkeypatch: pytest.MonkeyPatch, calls: 
     layer, x = layer_of(16, 16), drawn(2, 16, 4, 4).requires_grad_()
     before = operations.convolve(layer, x)
     monkeypatch.setenv("CRETTA_KERNELS", "off")
-    assert not kernels.can_convolve(layer, x)
+    assert not winograd.can_convolve(layer, x)
     before.sum().backward()  # as its forward pass
     assert calls == ["cretta_convolve", "cretta_convolve_backward"]
     operations.convolve(layer, x).sum().backward()

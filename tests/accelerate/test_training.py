@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cretta.accelerate import kernels, training
+from cretta.accelerate import kernels, training, winograd
 from cretta.models import build
 
 needs_kernels = pytest.mark.skipif(kernels.missing() is not None, reason=f"no kernels here: {kernels.missing()}")
@@ -35,7 +35,7 @@ def test_the_gradient_of_a_weight_is_that_of_double_precision(inputs: int, outpu
     weight = torch.zeros(outputs, inputs, 3, 3, dtype=torch.float64, requires_grad=True)
     F.conv2d(x.double(), weight, padding=1).backward(g.double())
     assert weight.grad is not None
-    torch.testing.assert_close(kernels.weight_gradient(x, g, "avx2").double(), weight.grad, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(winograd.weight_gradient(x, g, "avx2").double(), weight.grad, rtol=1e-5, atol=2e-5)
 
 
 @needs_kernels
@@ -47,7 +47,7 @@ def test_the_gradient_of_a_weight_does_not_depend_on_the_number_of_threads() -> 
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            results.append(kernels.weight_gradient(x, g, "avx2"))
+            results.append(winograd.weight_gradient(x, g, "avx2"))
     finally:
         torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])

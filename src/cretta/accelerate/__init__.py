@@ -11,12 +11,12 @@ from cretta.accelerate.choices import Choice
 from cretta.accelerate.choices import pin as pin_choices
 from cretta.accelerate.choices import record as recorded_choices
 from cretta.accelerate.kernels import describe as describe_kernels
-from cretta.accelerate.kernels import forget_transforms as forget_weights
 from cretta.accelerate.kernels import missing as missing_kernels
 from cretta.accelerate.kernels import setting as kernel_setting
 from cretta.accelerate.operations import typical_choices
 from cretta.accelerate.processor import processor_name
 from cretta.accelerate.training import TRAINING_BACKENDS, fastest_training_backend, training_forward
+from cretta.accelerate.winograd import forget_transforms as forget_weights
 
 __all__ = [
     "TRAINING_BACKENDS",

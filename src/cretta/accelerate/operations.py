@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from cretta.accelerate import kernels
+from cretta.accelerate import kernels, norms, winograd
 from cretta.accelerate.choices import PYTORCH, SAMPLE, Choice, choices
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -28,8 +28,8 @@ RANKS: dict[type[nn.Module], tuple[int, ...]] = {nn.BatchNorm1d: (2, 3), nn.Batc
 
 def convolve(layer: Convolution, x: Tensor) -> Tensor:
     """Return ``layer(x)``."""
-    weight, bias = kernels.weights(layer)
-    fits = kernels.can_convolve(layer, x)
+    weight, bias = winograd.weights(layer)
+    fits = winograd.can_convolve(layer, x)
     # A network that adapts all its weights, in eval mode, keeps PyTorch's numbers.
     plain = weight.requires_grad and not (fits and layer.training)
     if plain or (bias is not None and bias.requires_grad) or x.dim() != weight.dim():
@@ -43,9 +43,9 @@ def convolve(layer: Convolution, x: Tensor) -> Tensor:
 
 def _convolve_by(setting: str, layer: Convolution, x: Tensor, *, large: bool = False) -> Tensor:
     """Return ``layer(x)`` by a kernel or by PyTorch, whichever the setting or the timing chooses."""
-    weight, bias = kernels.weights(layer)
-    kernel = kernels.convolution_kernel(x, weight, bias, setting, large=large)
-    out: Tensor = layer(x) if kernel == PYTORCH else kernels.convolve(x, weight, bias, kernel)
+    weight, bias = winograd.weights(layer)
+    kernel = winograd.convolution_kernel(x, weight, bias, setting, large=large)
+    out: Tensor = layer(x) if kernel == PYTORCH else winograd.convolve(x, weight, bias, kernel)
     return out
 
 
@@ -57,7 +57,7 @@ def batch_norm_relu(layer: BatchNorm, x: Tensor) -> Tensor:
     # The layer itself raises for wrong shapes and for batches that are too small to have statistics.
     if layer.training or not torch.is_grad_enabled() or not _accepts(layer, x):
         return F.relu_(layer(x))
-    out: Tensor = _PlainBatchNormRelu.apply(x, *kernels.weights(layer), layer)  # type: ignore[no-untyped-call]  # by PyTorch
+    out: Tensor = _PlainBatchNormRelu.apply(x, *winograd.weights(layer), layer)  # type: ignore[no-untyped-call]  # by PyTorch
     return out
 
 
@@ -80,11 +80,11 @@ def batch_norm_add_relu(layer: BatchNorm, x: Tensor, shortcut: Tensor) -> Tensor
 
 def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> Tensor:
     """Return ``layer(relu(norm(x)))``."""
-    if torch.is_grad_enabled() and _is_frozen(layer) and kernels.can_convolve(layer, x):
+    if torch.is_grad_enabled() and _is_frozen(layer) and winograd.can_convolve(layer, x):
         path = _batch_norm_path(norm, x)
         if path != PYTORCH:
             plan = _Plan(norm, path, layer=layer)
-            out: Tensor = _BatchNorm.apply(x, *kernels.weights(norm), None, plan)  # type: ignore[no-untyped-call]  # by PyTorch
+            out: Tensor = _BatchNorm.apply(x, *winograd.weights(norm), None, plan)  # type: ignore[no-untyped-call]  # by PyTorch
             return out
     return convolve(layer, batch_norm_relu(norm, x))
 
@@ -96,28 +96,28 @@ def batch_norm_add_relu_convolve(
 
     ``shortcut`` is None before the first block.
     """
-    if torch.is_grad_enabled() and _is_frozen(layer) and kernels.can_convolve(layer, x):
+    if torch.is_grad_enabled() and _is_frozen(layer) and winograd.can_convolve(layer, x):
         path = _batch_norm_path(norm, x, shortcut=shortcut)
         if path != PYTORCH:
             plan = _Plan(norm, path, layer=layer, both=True)
-            both: tuple[Tensor, Tensor] = _BatchNorm.apply(x, *kernels.weights(norm), shortcut, plan)  # type: ignore[no-untyped-call]  # by PyTorch
+            both: tuple[Tensor, Tensor] = _BatchNorm.apply(x, *winograd.weights(norm), shortcut, plan)  # type: ignore[no-untyped-call]  # by PyTorch
             return both
     out = batch_norm_relu(norm, x) if shortcut is None else batch_norm_add_relu(norm, x, shortcut)
     return out, convolve(layer, out)
 
 
 def _is_frozen(layer: Convolution) -> bool:
-    weight, bias = kernels.weights(layer)
+    weight, bias = winograd.weights(layer)
     return not (weight.requires_grad or (bias is not None and bias.requires_grad))
 
 
 def _batch_norm_path(layer: BatchNorm, x: Tensor, *, relu: bool = True, shortcut: Tensor | None = None) -> str:
-    weight, bias = kernels.weights(layer)
-    if not kernels.can_batch_norm_relu(x, weight, bias, shortcut) or not _accepts(layer, x):
+    weight, bias = winograd.weights(layer)
+    if not norms.can_batch_norm_relu(x, weight, bias, shortcut) or not _accepts(layer, x):
         return PYTORCH
     if layer.training:  # a training times entire steps and chooses for all layers
-        return next(iter(kernels.fitting_paths(x.shape[1])), PYTORCH)
-    return kernels.batch_norm_path(
+        return next(iter(norms.fitting_paths(x.shape[1])), PYTORCH)
+    return norms.batch_norm_path(
         x,
         weight,
         bias,
@@ -135,7 +135,7 @@ def _batch_norm_by_kernels(
     if not torch.is_grad_enabled():
         return _normalized(layer, x, path, relu, shortcut)[0]
     plan = _Plan(layer, path, relu=relu)
-    out: Tensor = _BatchNorm.apply(x, *kernels.weights(layer), shortcut, plan)  # type: ignore[no-untyped-call]  # by PyTorch
+    out: Tensor = _BatchNorm.apply(x, *winograd.weights(layer), shortcut, plan)  # type: ignore[no-untyped-call]  # by PyTorch
     return out
 
 
@@ -187,8 +187,8 @@ def _normalized(
 ) -> tuple[Tensor, Tensor, bool]:
     """Return ``relu(layer(x) + shortcut)`` by a kernel, its statistics, and whether they are running ones."""
     running = _running_statistics(layer)
-    out, statistics = kernels.batch_norm_relu(
-        x, *kernels.weights(layer), layer.eps, path, running, relu=relu, shortcut=shortcut
+    out, statistics = norms.batch_norm_relu(
+        x, *winograd.weights(layer), layer.eps, path, running, relu=relu, shortcut=shortcut
     )
     if not layer.training:
         return out, statistics, running is not None
@@ -235,7 +235,7 @@ class _Convolution(torch.autograd.Function):
             if not ctx.needs_input_grad[1]:
                 return of_input, None, None, None
             gradient = gradient.contiguous(memory_format=torch.channels_last)
-            return of_input, kernels.weight_gradient(x, gradient, kernels.paths(ctx.setting)[0]), None, None
+            return of_input, winograd.weight_gradient(x, gradient, kernels.paths(ctx.setting)[0]), None, None
         # Only shape and layout of the input matter. On the CPU, memory that is never touched is never allocated.
         shell = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout)
         no_padding = [0] * len(layer.stride)
@@ -248,11 +248,11 @@ class _Convolution(torch.autograd.Function):
 def _convolution_gradient(gradient: Tensor, weight: Tensor, setting: str) -> Tensor:
     """Return the gradient of a convolution's input by a kernel or by PyTorch."""
     gradient = gradient.contiguous(memory_format=torch.channels_last)
-    kernel = kernels.convolution_kernel(gradient, weight, None, setting, backward=True)
+    kernel = winograd.convolution_kernel(gradient, weight, None, setting, backward=True)
     if kernel == PYTORCH:
-        plain = kernels.plain_convolution(gradient, weight, backward=True)
+        plain = winograd.plain_convolution(gradient, weight, backward=True)
         return plain.contiguous(memory_format=torch.channels_last)
-    return kernels.convolve(gradient, weight, None, kernel, backward=True)
+    return winograd.convolve(gradient, weight, None, kernel, backward=True)
 
 
 class _PlainBatchNormRelu(torch.autograd.Function):
@@ -273,7 +273,7 @@ class _PlainBatchNormRelu(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         requested = tuple(ctx.needs_input_grad[:3])
         x, weight, bias, mean, inverse = ctx.saved_tensors
-        gradients = kernels.plain_backward(gradient, x, weight, bias, mean, inverse, ctx.running, ctx.eps, requested)
+        gradients = norms.plain_backward(gradient, x, weight, bias, mean, inverse, ctx.running, ctx.eps, requested)
         return (*gradients, None)
 
 
@@ -332,7 +332,7 @@ class _BatchNorm(torch.autograd.Function):
         out = None
         if ctx.needs_input_grad[0]:
             out = torch.empty_like(x) if free is None else free
-        of_weight, of_bias = kernels.batch_norm_relu_backward(
+        of_weight, of_bias = norms.batch_norm_relu_backward(
             gradient,
             x,
             statistics,
