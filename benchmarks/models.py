@@ -126,7 +126,7 @@ def table(measured: dict[str, dict[str, Any]]) -> str:
                 "–".join(map(str, sorted({min(entry["images"]), max(entry["images"])}))),
                 f"{entry['clean'][0]:.1f} / {entry['clean'][1]:.1f}",
                 f"{accuracy:.1f} / {error:.1f}",
-                "–" if entry["epochs"] is None else f"{entry['epochs']:.0f}",
+                "–" if entry["epochs"] is None else f"{entry['epochs']:.1f}",
                 "–" if entry["hours"] is None else f"{entry['hours']:.1f}",
                 f"`{entry['trained by']}`" if entry["trained by"].startswith("cretta") else entry["trained by"],
             )

@@ -13,7 +13,7 @@ of batch WARM to the last answers, the library on the batches after WARM. Takes 
 other work. Results go to benchmarks/results/<processor>/serve.json, and from there into docs/serving.md; --dry only
 prints them. The exit status is 1 if an answer differs or the service has less than 85 % of the library's throughput.
 
-With --part poison, one client sends full batches of images that would spoil a model: constant ones, noise, or one
+With --part poison, one client sends full batches of images that would make a model worse: constant ones, noise, or one
 class; to a service as it is by default, with statistics that fit the batch, and to one with the batch's own. Accuracy
 on clean images is measured before and after, with adapt=false. The exit status is 1 if it falls by more than a point,
 or if the guard did nothing. Takes about ten minutes.
@@ -287,7 +287,7 @@ def measure_load(clients: int, number: int, batch_size: int) -> dict[str, Any]:
 
 
 def poison(kind: str, count: int) -> NDArray[np.uint8]:
-    """Return images that would spoil a model."""
+    """Return images that would make a model worse."""
     if kind == "constant":
         return np.full((count, 32, 32, 3), 128, np.uint8)
     if kind == "noise":

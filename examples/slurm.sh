@@ -8,6 +8,7 @@
 # A Ray cluster on all nodes of a job, and a command of cretta on it:
 #   sbatch examples/slurm.sh reproduce imagenet --scale full --store /shared/results
 # Submit the same line again if the time was not enough: what is finished is not computed again.
+# Not executed yet: no SLURM was available.
 set -euo pipefail
 export RAY_USAGE_STATS_ENABLED=0
 export RAY_AUTH_MODE=token  # in ~/.ray/auth_token, which all nodes see: nobody else can use this cluster

@@ -53,7 +53,7 @@ def command(facts: dict[str, Any]) -> str:
     return " ".join(["cretta train", facts["dataset"], *words, f"--output {facts['dataset']}.safetensors"])
 
 
-def card(facts: dict[str, Any], before: str) -> dict[str, Any]:
+def card(facts: dict[str, Any], before: str, seen: str = "") -> dict[str, Any]:
     """Return the model card: what it was trained on, how, and how good it is."""
     recipe, release = facts["recipe"], RELEASES[facts["dataset"]]
     used = f"{50_000 - recipe['holdout']:,}".replace(",", " ")
@@ -63,7 +63,8 @@ def card(facts: dict[str, Any], before: str) -> dict[str, Any]:
         "class_names": facts["classes"],
         "side": facts["side"],
         "input": f"RGB in [0, 1], (N, 3, {facts['side']}, {facts['side']}); no normalization",
-        "trained_on": f"{facts['dataset']}, {used} of its 50 000 training images",
+        "trained_on": f"{facts['dataset']}, {used} of its 50 000 training images"
+        + (f", after {seen} by the initial weights" if seen else ""),
         "data_license": release.license,
         "license": "Apache-2.0",
         "recipe": f"cross-entropy, SGD with Nesterov momentum {recipe['momentum']:g}, learning rate up to "
@@ -83,6 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="weights (.safetensors) that cretta train wrote")
     parser.add_argument("--before", default="", help="how the initial weights were trained")
+    parser.add_argument("--seen", default="", help="which images that was on, such as: all of them")
     arguments = parser.parse_args()
 
     trained, facts = tensorfile.read(arguments.source, WEIGHTS)
@@ -97,7 +99,7 @@ def main() -> None:
     file.write_bytes(content)
     listing = SHIPPED / "index.json"
     index = json.loads(listing.read_text("utf-8"))
-    index[name] = card(facts, arguments.before) | {
+    index[name] = card(facts, arguments.before, arguments.seen) | {
         "architecture": facts["architecture"],
         "file": file.name,
         "sha256": hashlib.sha256(content).hexdigest(),

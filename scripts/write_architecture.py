@@ -163,7 +163,7 @@ def stacks() -> str:
             Image.fromarray(image).save(folder / "images" / f"{index}.png")
         for command, arguments in commands(folder).items():
             functions = call_stack(*arguments)
-            lines += [f"`cretta {command}`: {len(functions)} functions", ""]
+            lines += [f"`cretta {command}`: {len(functions)} functions before the adapter", ""]
             lines += [f"{number}. `{function}`" for number, function in enumerate(functions, 1)]
             lines += [f"{len(functions) + 1}. `adapter.py: Adapter.forward`", ""]
     return "\n".join(lines).rstrip()

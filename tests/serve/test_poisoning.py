@@ -1,4 +1,4 @@
-"""Images that would spoil the model: the guard acts, and clean images are predicted as before."""
+"""Images that would make the model worse: the guard acts, and clean images are predicted as before."""
 
 from __future__ import annotations
 

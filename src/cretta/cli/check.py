@@ -14,7 +14,7 @@ from cretta.cli.options import IMAGES, argument, option
 @app.command()
 def check(
     model: str = argument(..., "wrn-40-2-cifar10, timm:NAME, a checkpoint, or module:callable; as for predict."),
-    images: Path = argument(..., "A folder of images, or a .npy or .npz file; no labels needed."),
+    images: Path = argument(..., "A folder of images, or a .npy file; no labels needed."),
     buffer: str | None = option(
         None, "Source images: a file of `cretta buffer build`, or embedded; with labels they tell most."
     ),

@@ -33,4 +33,4 @@ class Settings(OptionSet):
     snapshots: int = integer(5, "snapshots that are stored", at_least=1)
     grace: float = number(0.0, "seconds from SIGTERM until connections are refused", at_least=0)
     drain: float = number(30.0, "seconds for the requests that were accepted before", above=0)
-    stuck: float = number(120.0, "seconds without a sign of life of the writer that turn health red", above=0)
+    stuck: float = number(120.0, "seconds without progress of the writer after which the health check fails", above=0)
