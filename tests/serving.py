@@ -67,9 +67,9 @@ def npy(array: NDArray[Any]) -> bytes:
 
 
 def make(folder: Path, model: cretta.Adapter[Any] | None = None, **settings: Any) -> FastAPI:
-    """An application; batches do not wait to be filled."""
+    """An application; batches do not wait to be filled, and nothing ends because the machine is busy."""
     labels = [f"class {index}" for index in range(textbook.CLASSES)]
-    chosen = {"wait_ms": 0.0, "rate": 0.0, **settings}
+    chosen = {"wait_ms": 0.0, "rate": 0.0, "timeout": LONG, "drain": LONG, **settings}
     return app(model or adapter(), folder=folder, token=TOKEN, labels=labels, **chosen)
 
 

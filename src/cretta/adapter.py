@@ -246,6 +246,11 @@ class Adapter(Learner, Generic[OptionsT]):
             callback(record)
         return x.own(logits) if isinstance(x, Shard) else logits
 
+    @property
+    def _paused(self) -> bool:
+        """Whether the source model answers, after an alarm."""
+        return any(component.paused > 0 for component in self._components)
+
     def _start(self, begun: Checkpoint) -> Checkpoint:
         """Begin an episode, count the batch, and return the moment to which a skipped step rolls back."""
         o = self.options
@@ -264,7 +269,7 @@ class Adapter(Learner, Generic[OptionsT]):
         average.rejected = False
         for component in self._components:
             component.begin(x)
-        if any(component.paused > 0 for component in self._components):
+        if self._paused:
             outcome = self._only_predict(x, lambda: self.comparison.answer(x))
         elif self.state.optimizer is None:
             with torch.no_grad():
@@ -305,7 +310,7 @@ class Adapter(Learner, Generic[OptionsT]):
             try:
                 x = self._validate(x, named)
                 self.comparison.begin(x)
-                logits = self.infer(x)
+                logits = self.comparison.answer(x) if self._paused else self.infer(x)
                 # Without its limit: a batch far outside the range is predicted as any other.
                 self._step = StepCheck(self.learnable, x)
                 self._step.add(logits)

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cretta.cli import app
+from cretta.errors import OptionError
 
 pytest.importorskip("fastapi", reason="fastapi is not installed: the service is not tested")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: the service is not tested")
@@ -51,6 +52,18 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         assert f"cannot listen on 127.0.0.1:{port}" in refused("--folder", tmp_path, "--port", port)
+    assert "cannot listen on 127.0.0.1:70000" in refused("--folder", tmp_path, "--port", 70000)
+
+
+@pytest.mark.parametrize(("arguments", "local"), [((), True), (("--require-token",), False)])
+def test_behind_a_proxy_the_token_can_be_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], local: bool
+) -> None:
+    def made(*_: object, **settings: object) -> None:
+        raise OptionError(f"made with local={settings['local']}")
+
+    monkeypatch.setattr("cretta.serve.app", made)
+    assert f"made with local={local}" in refused("--folder", tmp_path, *arguments)
 
 
 def test_a_folder_of_another_model_is_an_error_with_a_message(tmp_path: Path) -> None:

@@ -812,6 +812,21 @@ def test_fallback_answers_by_the_source_model_and_learns_nothing_meanwhile() -> 
     assert model.last.guard == ""
 
 
+def test_during_a_pause_the_source_model_answers_what_is_only_predicted() -> None:
+    model = patient(lr=1e-4, guard=Guard(action="fallback", window=96, patience=1))
+    batches = stream(4)
+    model(batches[0])
+    model.ill = True
+    with pytest.warns(CollapseWarning, match="the source model answers the next 96 images"):
+        model(batches[1])
+    torch.testing.assert_close(model.predict(batches[2]), model.frozen("running")(batches[2]))
+    model.ill = False
+    for x in batches[2:]:
+        model(x)  # the end of the pause
+    own = model.predict(batches[0])
+    assert not torch.equal(own, model.frozen("running")(batches[0]))
+
+
 @pytest.mark.parametrize("action", ["fallback", "rollback", "reset"])
 def test_where_going_back_does_not_help_the_source_model_answers(action: str) -> None:
     """Batch statistics of one class at a time are harmful whatever was learned."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from cretta.serve.access import Access, is_loopback
 from cretta.serve.refusal import Refusal
-from serving import BEARER, TOKEN, make, pixels, png, predict, run, running
+from processes import LONG
+from serving import BEARER, TOKEN, listening, make, pixels, png, predict, run, running, service_of
 
 ELSEWHERE = {"path": "/predict", "server": ("192.0.2.1", 8000)}
 LOCAL = {"path": "/predict", "server": ("127.0.0.1", 8000)}
@@ -71,6 +73,82 @@ def test_state_routes_always_need_the_token(tmp_path: Path) -> None:
                 assert refused.headers["www-authenticate"] == "Bearer"
                 assert (await client.request(method, path, headers=BEARER)).status_code in (200, 409)
             assert (await predict(client, pixels(1)[0])).status_code == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("path", ["/north/state", "/north/state/reset"])
+def test_below_another_path_the_state_needs_the_token_too(path: str) -> None:
+    mounted = {**LOCAL, "path": path, "root_path": "/north"}
+    with pytest.raises(Refusal, match="Authorization"):
+        Access(TOKEN).check(mounted, {"host": "localhost"})
+    Access(TOKEN).check({**mounted, "path": "/north/predict"}, {"host": "localhost"})
+    Access(TOKEN).check(
+        {**ELSEWHERE, "path": "/north/v2/health/live", "root_path": "/north"}, {"host": "model.example"}
+    )
+    # A path that only begins with the same letters is not below it.
+    Access(TOKEN).check({**mounted, "path": "/northern"}, {"host": "localhost"})
+
+
+def test_a_service_whose_lifespan_did_not_run_refuses(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        transport = httpx.ASGITransport(make(tmp_path))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            response = await predict(client, pixels(1)[0])
+        assert response.status_code == 503
+        assert "has not started" in response.json()["error"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("headers", [{"host": "["}, {"host": "localhost", "origin": "http://["}])
+def test_malformed_addresses_in_headers_are_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(Refusal, match="Host and Origin") as refused:
+        Access(TOKEN).check(LOCAL, headers)
+    assert refused.value.status == 400
+
+
+def test_an_internal_error_is_counted_and_has_the_headers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    application = make(tmp_path)
+    service = service_of(application)
+
+    def fail(files: object) -> None:
+        raise RuntimeError("secret")
+
+    async def scenario() -> None:
+        async with running(application) as client:
+            monkeypatch.setattr(type(service.images), "decode", lambda self, files: fail(files))
+            response = await predict(client, pixels(1)[0])
+            counted = (await client.get("/metrics")).text
+        assert response.status_code == 500
+        assert response.json() == {"error": "an internal error (RuntimeError); the log has the cause."}
+        assert response.headers["x-frame-options"] == "DENY"
+        assert 'cretta_requests_total{code="500"} 1.0' in counted
+
+    run(scenario())
+
+
+def test_a_refused_upload_closes_its_connection(tmp_path: Path) -> None:
+    with (
+        listening(make(tmp_path)) as address,
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as client,
+    ):
+        client.settimeout(LONG)
+        client.sendall(b"POST /state/reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nx")
+        answer = b""
+        while part := client.recv(4096):  # until the server closes
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert b"connection: close" in answer.lower()
+
+
+def test_a_rollback_to_an_unknown_field_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make(tmp_path)) as client:
+            await client.post("/state/snapshot", headers=BEARER)
+            response = await client.post("/state/rollback", json={"name": "snapshot-1"}, headers=BEARER)
+        assert response.status_code == 422
+        assert "name" in response.json()["error"]
 
     run(scenario())
 

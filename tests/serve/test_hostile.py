@@ -15,8 +15,12 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 import textbook
+from cretta.serve import v2
+from cretta.serve.decode import ImageFormat
+from cretta.serve.refusal import Refusal
 from processes import LONG
 from serving import BEARER, TOKEN, listening, make, npy, pixels, png, predict, run, running, service_of, until
 
@@ -158,6 +162,37 @@ def test_fuzzed_bodies_are_refused_and_nothing_changes(tmp_path: Path) -> None:
         assert len(accepted) < BODIES // 10, statuses
 
     run(scenario())
+
+
+def test_all_images_of_a_request_have_a_limit_of_pixels() -> None:
+    images = ImageFormat((8, 8), max_pixels=64)
+    assert len(images.decode([png(image) for image in pixels(4)])) == 4
+    with pytest.raises(Refusal, match="at most 256 pixels in all images") as refused:
+        images.decode([png(image) for image in pixels(5)])
+    assert refused.value.status == 413
+
+
+def test_a_jpeg_of_very_many_scans_is_refused() -> None:
+    content = io.BytesIO()
+    Image.fromarray(pixels(1)[0]).save(content, "JPEG", progressive=True)
+    encoded = content.getvalue()
+    images = ImageFormat((8, 8))
+    assert len(images.decode([encoded])) == 1
+    start = encoded.rindex(b"\xff\xda")
+    repeated = encoded[:-2] + encoded[start:-2] * 64 + encoded[-2:]
+    with pytest.raises(Refusal, match="at most 64 scans") as refused:
+        images.decode([repeated])
+    assert refused.value.status == 422
+
+
+def test_long_json_is_refused_before_it_is_parsed() -> None:
+    images = ImageFormat((8, 8))
+    with pytest.raises(Refusal, match="binary data") as refused:
+        v2.parse(b"[" * (v2.MAX_JSON + 1), None, images)
+    assert refused.value.status == 413
+    with pytest.raises(Refusal, match="Inference-Header-Content-Length") as refused:
+        v2.parse(b"{}", "9" * 5000, images)
+    assert refused.value.status == 400
 
 
 def test_pickles_are_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

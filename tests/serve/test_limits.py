@@ -101,7 +101,9 @@ def test_a_flood_of_headers_is_refused(tmp_path: Path) -> None:
 def test_an_open_page_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with (
         ExitStack() as stack,
-        httpx.Client(base_url=stack.enter_context(listening(make(tmp_path, pages=1))), timeout=LONG) as client,
+        httpx.Client(
+            base_url=stack.enter_context(listening(make(tmp_path, pages=1, drain=10 * LONG))), timeout=LONG
+        ) as client,
         client.stream("GET", "/events") as events,
     ):
         lines = events.iter_lines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import threading
 from pathlib import Path
@@ -14,7 +15,6 @@ import torch
 
 import textbook
 from cretta.data.dataset import as_batch
-from cretta.serve.writer import Writer
 from processes import LONG
 from serving import Gate, adapter, make, pixels, png, predict, run, running, service_of, until
 
@@ -180,13 +180,15 @@ def test_health_is_red_while_the_loop_does_not_tick(tmp_path: Path) -> None:
 
 
 def test_a_request_that_waits_too_long_gets_504_and_leaves_the_queue(tmp_path: Path) -> None:
-    application = make(tmp_path, timeout=0.05)
+    application = make(tmp_path)
     gate = Gate(application)
+    service = service_of(application)
 
     async def scenario() -> None:
         async with running(application) as client:
             first = asyncio.create_task(predict(client, pixels(1)[0]))
             await gate.wait()
+            service.settings = dataclasses.replace(service.settings, timeout=0.05)
             late = await predict(client, pixels(1)[0])
             assert late.status_code == 504
             assert late.headers["retry-after"] == "1"
@@ -307,7 +309,8 @@ def test_at_the_end_all_that_was_accepted_is_answered_and_then_saved(tmp_path: P
     run(scenario())
 
 
-def test_a_writer_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_a_writer_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cretta.serve.service.SNAPSHOT_SECONDS", 0.05)
     application = make(tmp_path, drain=0.05)
     gate = Gate(application)
 
@@ -328,10 +331,72 @@ def test_a_writer_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_what_still_waits_at_the_end_of_the_drain_is_refused(tmp_path: Path) -> None:
+    application = make(tmp_path)
+    gate = Gate(application)
+    service = service_of(application)
+
+    async def scenario() -> None:
+        async with running(application) as client:
+            first = asyncio.create_task(predict(client, pixels(1)[0]))
+            await gate.wait()
+            second = asyncio.create_task(predict(client, pixels(1)[0]))
+            await until(lambda: len(service.queue) == 1)
+            service.drain()
+            service.give_up()
+            refused = await second
+            assert refused.status_code == 503
+            assert "stopped before it could answer" in refused.json()["error"]
+            gate.release(9)
+            assert (await first).status_code == 200
+        assert service.clean is False  # a request was left without an answer
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such tensor"), MemoryError()])
+def test_an_end_without_its_snapshot_is_not_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    application = make(tmp_path)
+    service = service_of(application)
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    async def scenario() -> None:
+        async with running(application) as client:
+            assert (await predict(client, pixels(1)[0])).status_code == 200
+            monkeypatch.setattr(service.snapshots, "save", fail)
+        assert service.clean is False
+        assert service.snapshot_error == (str(error) or "MemoryError")
+
+    run(scenario())
+
+
+def test_a_batch_that_cannot_be_reported_was_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    application = make(tmp_path, batch_size=2)
+    service = service_of(application)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no metrics")
+
+    service.writer.after = fail
+
+    async def scenario() -> None:
+        async with running(application) as client:
+            files = [("images", (f"{index}.png", png(image))) for index, image in enumerate(pixels(5))]
+            response = await client.post("/predict", files=files)
+        assert response.status_code == 200
+        assert [entry["batch"] for entry in response.json()["predictions"]] == [0, 0, 1, 1, 2]
+
+    run(scenario())
+    assert caplog.text.count("a batch was not reported") == 3
+
+
 def test_floats_and_bytes_in_one_batch(tmp_path: Path) -> None:
     from cretta.serve.decode import to_batch
 
     images = pixels(3)
     floats = [images[0], images[1].astype(np.float32) / np.float32(255), images[2]]
     assert torch.equal(to_batch(floats, torch.device("cpu")), as_batch(images))
-    assert isinstance(service_of(make(tmp_path)).writer, Writer)

@@ -30,9 +30,9 @@ def size(default: str) -> Any:
     return option(None, help, IMAGES, shown=default)
 
 
-def flag(name: str, help: str) -> Any:
+def flag(name: str, help: str, panel: str | None = None) -> Any:
     """Declare an option without a value, which is off unless its name is on the command line."""
-    return typer.Option(False, name, help=help)
+    return typer.Option(False, name, help=help, rich_help_panel=panel)
 
 
 def argument(default: object, help: str, *, shown: str | bool = False, name: str | None = None) -> Any:

@@ -10,7 +10,7 @@ from cretta.cli import options as shared
 from cretta.cli import parse
 from cretta.cli.app import app
 from cretta.cli.console import say
-from cretta.cli.options import ADAPTATION, MODEL, option
+from cretta.cli.options import ADAPTATION, MODEL, flag, option
 from cretta.errors import OptionError, StateError
 from cretta.options import known
 
@@ -43,6 +43,9 @@ def serve(
     wait_ms: float = option(20.0, "Milliseconds that a batch waits to be filled.", ADAPTATION, min=0),
     host: str = option("127.0.0.1", "Address to listen on. Another than loopback needs a token.", SERVER),
     port: int = option(8000, "Port to listen on; 0 chooses a free one.", SERVER, min=0),
+    require_token: bool = flag(
+        "--require-token", "Need the token on loopback too, for all routes: behind a reverse proxy.", SERVER
+    ),
     token_file: Path | None = option(
         None, "A file with the bearer token of this service.", SERVER, shown="$CRETTA_TOKEN, else FOLDER/token"
     ),
@@ -110,8 +113,8 @@ def serve(
 
     known("--log", log, LOGS)
     token = _token(token_file)
-    local = is_loopback(host)
-    if not local and token is None:
+    local = is_loopback(host) and not require_token
+    if not is_loopback(host) and token is None:
         raise OptionError(
             f"--host {host}: other machines can reach this address, so a token is required: give --token-file FILE or "
             "set CRETTA_TOKEN."
@@ -138,7 +141,8 @@ def serve(
     def announce() -> None:
         say(f"Serving {model} with {method} at {address} (Ctrl-C stops)")
         if token is None:
-            say(f"Token of snapshot, rollback and reset: {folder / 'token'}")
+            what = "snapshot, rollback and reset" if local else "all routes"
+            say(f"Token of {what}: {folder / 'token'}")
 
     if not run(made, listener, announce):
         raise typer.Exit(1)

@@ -38,10 +38,7 @@ class DriftTest:
 
     def update(self, energies: Tensor) -> bool:
         """Add energies of a batch of the stream; return whether drift is detected, now or earlier."""
-        energies = energies.detach().double().cpu()
-        # In the middle of equal values: a source distribution with ties has a mean rank of ½ too.
-        ranks = torch.searchsorted(self._source, energies) + torch.searchsorted(self._source, energies, right=True)
-        self.sum += float((ranks / (2 * len(self._source)) - 0.5).sum())
+        self.sum += float((self.ranks(energies) - 0.5).sum())
         self.images += len(energies)
         if self.detected_after is None and abs(self.sum) > self.boundary:
             self.detected_after = self.images
@@ -49,8 +46,15 @@ class DriftTest:
 
     @property
     def mean_rank(self) -> float:
-        """Mean share of source energies below those of the stream: 0.5 without drift, near 1 for high energies."""
+        """Mean rank of all energies so far: near 1 for high ones."""
         return 0.5 + self.sum / self.images if self.images else math.nan
+
+    def ranks(self, energies: Tensor) -> Tensor:
+        """Return for each energy the share of source energies below it: ½ on average without drift."""
+        energies = energies.detach().double().cpu()
+        # In the middle of equal values: a source distribution with ties has a mean rank of ½ too.
+        below = torch.searchsorted(self._source, energies) + torch.searchsorted(self._source, energies, right=True)
+        return below / (2 * len(self._source))
 
     @property
     def boundary(self) -> float:

@@ -145,7 +145,7 @@ class Monitor:
         reference, drift = self.adapted or self.source, self._drift
         answered = logits.softmax(-1)
         mix = answered.mean(0)
-        agreement = adaptation = None
+        agreement = adaptation = input_drift = None
         source_estimates: dict[str, float] = {}
         if pairs:
             own, frozen = (torch.cat(part).cpu() for part in zip(*pairs, strict=True))
@@ -154,6 +154,7 @@ class Monitor:
             if len(own) > 1:
                 adaptation = float((own_energy - frozen_energy).mean() / frozen_energy.std().clamp(min=1e-6))
             source_estimates = self.source.estimates(frozen) if self.source is not None else {}
+            input_drift = float(drift.ranks(frozen_energy).mean()) if drift is not None else None
         counted = len(logits) > 0
         return MonitorSummary(
             images=self.counts["images"],
@@ -168,7 +169,7 @@ class Monitor:
             agreement=agreement,
             estimates=reference.estimates(logits) if reference is not None and counted else {},
             source_estimates=source_estimates,
-            input_drift=drift.mean_rank if drift is not None else None,
+            input_drift=input_drift,
             drift_detected_after=drift.detected_after if drift is not None else None,
             adaptation_drift=adaptation,
             buffer_accuracy=self.adapted.accuracy if self.adapted is not None else None,

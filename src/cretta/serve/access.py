@@ -27,18 +27,28 @@ class Access:
         """Raise :class:`Refusal` unless the request is allowed."""
         local = is_loopback((scope.get("server") or ("", None))[0]) if self._local is None else self._local
         host = headers.get("host", "")
-        if local and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            origin = urlsplit(headers["origin"]).netloc if "origin" in headers else None
+        except ValueError as error:
+            raise Refusal(400, f"expected addresses in the headers Host and Origin ({error}).") from None
+        if local and not is_loopback(name):
             # Else a page of another site, whose name resolves to this machine, could send requests.
             raise Refusal(403, f"expected the host localhost, got {host!r}; the service is bound to loopback.")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
-            raise Refusal(403, f"expected no requests from pages of other sites, got one of {origin!r}.")
-        path = scope["path"]
+        if origin is not None and origin != host:
+            raise Refusal(403, f"expected no requests from pages of other sites, got one of {headers['origin']!r}.")
+        path = route_path(scope)
         if path in OPEN or (local and path != GUARDED and not path.startswith(f"{GUARDED}/")):
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._token.encode()):
             raise Refusal(401, "expected the header 'Authorization: Bearer TOKEN' with the token of this service.")
+
+
+def route_path(scope: Mapping[str, Any]) -> str:
+    """Return the path of a request below the application, which may be mounted below another one."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
 
 
 def is_loopback(host: str) -> bool:

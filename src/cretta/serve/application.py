@@ -106,12 +106,11 @@ def application(service: Service, access: Access) -> FastAPI:
         elif isinstance(error, RequestValidationError):
             details = "; ".join(f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
             error = Refusal(422, f"expected other values: {details}.")
-        elif not isinstance(error, Refusal):
-            error = Refusal(500, f"an internal error ({type(error).__name__}); the log has the cause.")
+        assert isinstance(error, Refusal)
         status, headers, content = refusal_parts(error)
         return Response(content, status, {**headers, **more})
 
-    for kind in (Refusal, HTTPException, RequestValidationError, Exception):
+    for kind in (Refusal, HTTPException, RequestValidationError):
         made.add_exception_handler(kind, refused)
     return made
 

@@ -27,6 +27,10 @@ FORMATS = ("JPEG", "PNG")
 TYPES = ("image/jpeg", "image/png", "application/x-npy", "application/octet-stream")
 """Content types of a body that is one file; its first bytes say what it is."""
 MULTIPART = "multipart/form-data"
+IMAGES_AT_MAX = 4
+"""All images of a request may have as many pixels as so many of the largest size: decoding takes time."""
+SCAN, MAX_SCANS = b"\xff\xda", 64
+"""What begins a scan of a JPEG, and how many it may have: each is decoded in full size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +50,14 @@ class ImageFormat:
     def decode(self, files: Sequence[bytes]) -> list[Image]:
         """Return the images of all files, or raise :class:`Refusal`."""
         images: list[Image] = []
+        left = IMAGES_AT_MAX * self.max_pixels
         for content in files:
             if content.startswith(NPY):
                 images += self.array(_read_npy(content, self.max_pixels * 3 * self.max_images), "NHWC")
             else:
-                images.append(self._encoded(content))
+                image, pixels = self._encoded(content, left)
+                images.append(image)
+                left -= pixels
             self.check_count(len(images))
         self.check_count(len(images))
         return images
@@ -62,7 +69,8 @@ class ImageFormat:
         if count > self.max_images:
             raise Refusal(413, f"expected at most {self.max_images} images per request, got more; send several.")
 
-    def _encoded(self, content: bytes) -> NDArray[np.uint8]:
+    def _encoded(self, content: bytes, left: int) -> tuple[NDArray[np.uint8], int]:
+        """Return an image, and how many pixels it had, of which ``left`` are allowed."""
         try:
             with PIL.Image.open(io.BytesIO(content), formats=FORMATS) as opened:
                 width, height = opened.size
@@ -78,8 +86,13 @@ class ImageFormat:
             raise Refusal(
                 413, f"expected at most {self.max_pixels} pixels, got {width} x {height}; make the image smaller."
             )
+        if width * height > left:
+            most = IMAGES_AT_MAX * self.max_pixels
+            raise Refusal(413, f"expected at most {most} pixels in all images of a request, got more; send several.")
+        if content.startswith(b"\xff\xd8") and content.count(SCAN) > MAX_SCANS:
+            raise Refusal(422, f"expected a JPEG of at most {MAX_SCANS} scans, got more; save it again.")
         try:
-            return decode_image(io.BytesIO(content), "the image", self.side)
+            return decode_image(io.BytesIO(content), "the image", self.side), width * height
         except (StateError, MemoryError) as error:
             raise Refusal(422, str(error).replace("replace or remove it", "send it again")) from None
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from cretta.serve.access import Access
+from starlette.requests import ClientDisconnect
+
+from cretta.serve.access import Access, route_path
 from cretta.serve.limits import RateLimit, Receive, Upload, Uploads
 from cretta.serve.metrics import Metrics
 from cretta.serve.refusal import Refusal
 from cretta.serve.settings import Settings
 
+logger = logging.getLogger(__name__)
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
@@ -43,27 +47,42 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        counted = scope["path"] == "/predict" or scope["path"].endswith("/infer")
+        path = route_path(scope)
+        counted = path == "/predict" or path.endswith("/infer")
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        upload = Upload(self._uploads, self._settings, receive)
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        started = False
 
         async def respond(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 names = {name.lower() for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(pair for pair in HEADERS.items() if pair[0] not in names)]
+                if has_body and not upload.complete:
+                    # Else the client could go on sending, slowly, and keep the connection.
+                    message["headers"].append((b"connection", b"close"))
                 if counted:
                     self._metrics.requests.labels(str(message["status"])).inc()
             await send(message)
 
-        upload = Upload(self._uploads, self._settings, receive)
         try:
-            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+            self._rate.check((scope.get("client") or ("", 0))[0])  # first: so that tokens cannot be guessed quickly
             self._access.check(scope, headers)
-            self._rate.check((scope.get("client") or ("", 0))[0])
             self._uploads.check(headers)
         except Refusal as refusal:
             await send_refusal(refusal, respond)
             return
         try:
             await self._app(scope, upload.receive, respond)
+        except ClientDisconnect:
+            logger.debug("a client has gone during its upload")
+        except Exception as error:
+            logger.exception("a request failed", extra={"facts": {"path": path}})
+            if not started:
+                message = f"an internal error ({type(error).__name__}); the log has the cause."
+                await send_refusal(Refusal(500, message), respond)
         finally:
             upload.close()
 

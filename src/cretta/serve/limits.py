@@ -67,11 +67,12 @@ class Upload:
         self._receive = receive
         self._bytes = 0
         self._deadline = asyncio.get_running_loop().time() + settings.upload_seconds
-        self._complete = False
+        self.complete = False
+        """Whether all of the body was received."""
 
     async def receive(self) -> MutableMapping[str, Any]:
         """Return the next message; raise :class:`Refusal` if the body is too large or too slow."""
-        if self._complete:
+        if self.complete:
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -82,7 +83,7 @@ class Upload:
         size = len(message.get("body", b""))
         self._bytes += size
         self._uploads.pending += size
-        self._complete = not message.get("more_body", False)
+        self.complete = not message.get("more_body", False)
         if self._bytes > self._settings.max_body:
             raise _too_large(self._settings)
         if self._uploads.pending > self._settings.max_pending:

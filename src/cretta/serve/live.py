@@ -41,23 +41,26 @@ class Live:
         self.number = 0
         """Counts what was added, so that a page knows what it has."""
         self.closed = asyncio.Event()
+        self._pictures: dict[int, dict[str, Any]] = {}
+        """Encoded images, by their sequence numbers."""
         self._changed: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def add(self, seen: Observation, items: Sequence[Item], predictions: Sequence[Prediction]) -> None:
         """Add a batch; called by the writer."""
-        self.number += 1
-        self.batches.append((self.number, _finite(dataclasses.asdict(seen))))
+        number = self.number + 1
+        self.batches.append((number, _finite(dataclasses.asdict(seen))))
         for item, prediction in list(zip(items, predictions, strict=True))[-(self.images.maxlen or 0) :]:
-            self.images.append((self.number, item.image.copy(), prediction))  # not the body that it is part of
+            self.images.append((number, item.image.copy(), prediction))  # not the body that it is part of
+        self.number = number  # last: a page that reads it finds the entries
         if seen.guard:
             self.event("guard", seen.guard, batch=seen.batch)
         self._notify()
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         """Add an alarm, a snapshot, an error or a command."""
-        self.number += 1
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        self.events.append((self.number, {"kind": kind, "message": message, "time": time, **facts}))
+        self.events.append((self.number + 1, {"kind": kind, "message": message, "time": time, **facts}))
+        self.number += 1  # last: a page that reads it finds the entry
         self._notify()
 
     def close(self) -> None:
@@ -70,6 +73,14 @@ class Live:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(changed.set)
 
+    def _encoded(self, sent: int, labels: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the images since a number; each is encoded once, for all pages."""
+        known, entries = self._pictures, list(self.images)
+        self._pictures = {
+            answer.sequence: known.get(answer.sequence) or _image(image, answer, labels) for _, image, answer in entries
+        }
+        return [self._pictures[answer.sequence] for number, _, answer in entries if number > sent]
+
     async def stream(self, state: Callable[[], Mapping[str, Any]], labels: Sequence[str]) -> AsyncIterator[bytes]:
         """Yield messages for one page: all that is there, then what is new, until :meth:`close`."""
         changed = asyncio.Event()
@@ -80,12 +91,12 @@ class Live:
             while not self.closed.is_set():
                 changed.clear()
                 now = self.number
-                images = [_image(image, answer, labels) for number, image, answer in list(self.images) if number > sent]
                 message = {
+                    "recent": self.images.maxlen,
                     "state": state(),
                     "batches": [batch for number, batch in list(self.batches) if number > sent],
                     "events": [event for number, event in list(self.events) if number > sent],
-                    "images": images,
+                    "images": await asyncio.to_thread(self._encoded, sent, labels),
                 }
                 yield f"data: {json.dumps(message, allow_nan=False)}\n\n".encode()
                 sent = now

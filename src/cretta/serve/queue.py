@@ -45,12 +45,12 @@ class ImageQueue:
             self._items.extend(request.items)
             self._changed.notify_all()
 
-    def drop(self, request: Request) -> bool:
-        """Remove the images of a request that no batch has yet; return whether there were any."""
+    def drop(self, request: Request) -> int:
+        """Remove the images of a request that no batch has yet; return how many there were."""
         with self._changed:
             before = len(self._items)
             self._items = deque(item for item in self._items if item.request is not request)
-            return len(self._items) < before
+            return before - len(self._items)
 
     def take(self, most: int, wait: float, patience: float) -> list[Item]:
         """Return the next batch: up to ``most`` images, or what arrived within ``wait`` seconds of the first.

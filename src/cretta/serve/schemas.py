@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from cretta.serve.decode import MULTIPART
 
@@ -59,6 +59,7 @@ class State(BaseModel):
 class Rollback(BaseModel):
     """Where to roll back to."""
 
+    model_config = ConfigDict(extra="forbid")
     snapshot: str | None = Field(None, description="The name of a snapshot in the state; the newest if left out.")
 
 

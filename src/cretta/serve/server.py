@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 from collections.abc import Callable
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 HEADER_BYTES = 32 * 1024
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open."""
+LATE = 5
+"""Seconds for the answers of a last batch, after what was still waiting is refused."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -32,9 +35,10 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(2048)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listener.close()
-        raise StateError(f"cannot listen on {host}:{port}: {error.strerror or error}; choose another port.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise StateError(f"cannot listen on {host}:{port}: {reason}; choose another address or port.") from error
     return listener
 
 
@@ -64,7 +68,7 @@ def configuration(app: FastAPI) -> uvicorn.Config:
         limit_concurrency=settings.connections,
         h11_max_incomplete_event_size=HEADER_BYTES,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=int(settings.drain) + 1,
+        timeout_graceful_shutdown=math.ceil(settings.drain) + LATE,
         proxy_headers=False,
     )
 
@@ -96,9 +100,11 @@ class _Server(uvicorn.Server):
         if self._signals and self._exit_at is None:
             self._service.withdraw()
             self._exit_at = asyncio.get_running_loop().time() + self._service.settings.grace
-        if self._exit_at is not None and asyncio.get_running_loop().time() >= self._exit_at:
-            self._service.queue.drain()
+        loop = asyncio.get_running_loop()
+        if self._exit_at is not None and loop.time() >= self._exit_at and not self.should_exit:
+            self._service.drain()
             self._service.live.close()  # open pages would hold up the shutdown
+            loop.call_later(self._service.settings.drain, self._service.give_up)
             self.should_exit = True
         return await super().on_tick(counter)
 

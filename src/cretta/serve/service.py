@@ -23,7 +23,7 @@ from cretta.serve.metrics import Metrics
 from cretta.serve.observe import Observation
 from cretta.serve.queue import ImageQueue
 from cretta.serve.refusal import Refusal
-from cretta.serve.requests import Image, Item, Prediction, Request
+from cretta.serve.requests import Image, Item, Prediction, Request, resolve
 from cretta.serve.settings import Settings
 from cretta.serve.snapshots import Snapshot, Snapshots
 from cretta.serve.writer import Writer
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
 RETRY_SNAPSHOT = 10
 """Steps until the next try after a snapshot that could not be written."""
+SNAPSHOT_SECONDS = 10.0
+"""For the last batch and snapshot, at least."""
 
 
 class Service:
@@ -76,6 +78,10 @@ class Service:
         )
         self.stopping = False
         """Whether readiness is withdrawn."""
+        self._deadline: float | None = None
+        """When accepted requests have to be answered, once the service drains."""
+        self._gave_up = False
+        """Whether requests were left without an answer then."""
         self.snapshot_error = ""
         self._monitor: Monitor | None = None
         self._saved_step = 0
@@ -115,18 +121,32 @@ class Service:
             logger.info("stopping", extra={"facts": {"waiting": len(self.queue)}})
         self.stopping = True
 
+    def drain(self) -> None:
+        """Accept no requests from now on; those that were accepted have ``drain`` seconds."""
+        self.queue.drain()
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self.settings.drain
+
+    def give_up(self) -> None:
+        """Refuse what is still waiting at the end of that time."""
+        waiting = self.queue.clear()
+        self._gave_up = self._gave_up or bool(waiting)
+        resolve(waiting, Refusal(503, "the service stopped before it could answer.", retry_after=5))
+
     def stop(self) -> bool:
         """Answer what was accepted, save a snapshot and end; return whether all was done within the time."""
         if not self._started or self.clean is not None:
             return self.clean is not False
         self.withdraw()
-        self.queue.drain()
+        self.drain()
+        assert self._deadline is not None
         saved: list[Snapshot | None] = []
         # In the writer's thread, which no signal and no cancellation interrupts.
-        done = self.writer.stop(self.settings.drain, lambda: saved.append(self._save("shutdown")))
+        left = max(SNAPSHOT_SECONDS, self._deadline - time.monotonic())
+        done = self.writer.stop(left, lambda: saved.append(self._save("shutdown")))
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._stack.close()
-        self.clean = done and None not in saved
+        self.clean = done and not self._gave_up and len(saved) == 1 and saved[0] is not None
         counts = {"accepted": self.queue.sequence, "batches": self.writer.batch, "step": self.writer.step}
         logger.info("stopped", extra={"facts": {**counts, "clean": self.clean}})
         return self.clean
@@ -145,12 +165,18 @@ class Service:
 
     async def decode(self, work: Callable[[], Value]) -> Value:
         """Run ``work`` in the threads that decode images."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        decoding = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        try:
+            return await asyncio.wait_for(decoding, self.settings.timeout)
+        except TimeoutError:
+            raise Refusal(504, "the images waited too long to be decoded; try again later.", retry_after=1) from None
 
     async def predict(
         self, images: Sequence[Image], *, adapt: bool, gone: Callable[[], Awaitable[object]]
     ) -> list[Prediction]:
         """Return the predictions of one request's images; ``gone`` returns when its client has gone."""
+        if not self._started:
+            raise Refusal(503, "the service has not started: its lifespan was not run.")
         request = Request(images, adapt=adapt)
         self.queue.put(request)
         leaving = asyncio.ensure_future(gone())
@@ -167,11 +193,12 @@ class Service:
                 raise Refusal(499, "the client has gone.")
             raise Refusal(504, "the request waited too long for its batch; try again later.", retry_after=1)
         finally:
+            left = leaving.done()
             leaving.cancel()
             if not request.future.done() or request.future.cancelled() or request.future.exception() is not None:
-                before = len(self.queue)
-                self.queue.drop(request)
-                self.metrics.dropped.inc(max(0, before - len(self.queue)))
+                dropped = self.queue.drop(request)
+                if left:
+                    self.metrics.dropped.inc(dropped)
                 request.future.cancel()
 
     def _after(self, seen: Observation, items: Sequence[Item], predictions: Sequence[Prediction]) -> None:
@@ -237,8 +264,8 @@ class Service:
         """Save a snapshot; a failure is reported, and serving continues."""
         try:
             snapshot = self.snapshots.save(self.adapter, self.writer.batch, self.writer.step)
-        except (StateError, OSError) as error:
-            self.snapshot_error = str(error)
+        except Exception as error:  # a full disk, too little memory: the model answers all the same
+            self.snapshot_error = str(error) or type(error).__name__
             self.metrics.snapshots.labels("failed").inc()
             self._saved_step = self.writer.step - self.settings.snapshot_every + RETRY_SNAPSHOT
             self.live.event("error", f"snapshot not written: {error}", batch=self.writer.batch)

@@ -18,6 +18,8 @@ from cretta.serve.requests import Image, Prediction
 HEADER = "inference-header-content-length"
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 INPUT = "images"
+MAX_JSON = 4 * 1024 * 1024
+"""Bytes: nothing else runs while Python parses JSON."""
 DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "UINT8": np.dtype("u1")}
 OUTPUTS: dict[str, tuple[str, np.dtype[Any]]] = {
     "probabilities": ("FP32", np.dtype("<f4")),
@@ -58,6 +60,8 @@ class Inference:
 def parse(body: bytes, header: str | None, images: ImageFormat) -> Inference:
     """Return the request in a body, or raise :class:`Refusal`."""
     text, rest = _split(body, header)
+    if len(text) > MAX_JSON:
+        raise Refusal(413, f"expected at most {MAX_JSON} bytes of JSON; send images as binary data (binary_data_size).")
     try:
         request = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -83,8 +87,8 @@ def _split(body: bytes, header: str | None) -> tuple[bytes, bytes]:
     """Return the JSON and the binary data after it."""
     if header is None:
         return body, b""
-    if not header.isdecimal() or int(header) > len(body):
-        raise _malformed(f"expected Inference-Header-Content-Length to be the length of the JSON, got {header!r}.")
+    if not header.isdecimal() or len(header) > 20 or int(header) > len(body):
+        raise _malformed(f"expected Inference-Header-Content-Length to be the length of the JSON, got {header[:20]!r}.")
     return body[: int(header)], body[int(header) :]
 
 

@@ -131,14 +131,15 @@ class Writer:
             self.waited(begun - item.arrived)
         predictions: list[Prediction] = []
         answered = begun
-        logits = torch.empty(0)
+        logits, sent = torch.empty(0), False
 
         def answer(computed: Tensor) -> None:
-            nonlocal answered, logits
+            nonlocal answered, logits, sent
             logits = computed
             predictions.extend(self._predictions(items, logits))
             pairs = zip(items, predictions, strict=True)
             resolve([item.request for item, prediction in pairs if item.request.add(item.position, prediction)])
+            sent = True
             answered = time.monotonic()
 
         outcome, record = "predicted", None
@@ -151,7 +152,7 @@ class Writer:
             else:
                 answer(self.adapter.predict(batch))
         except BaseException:
-            if not predictions:
+            if not sent:
                 raise
             # The answers were sent before; the adapter has undone the update.
             logger.exception("an update failed", extra={"facts": {"batch": self.batch, "images": len(items)}})
@@ -159,20 +160,24 @@ class Writer:
         finally:
             self.batch += 1
         self.step += outcome == "adapted"
-        seen = Observation(
-            batch=self.batch - 1,
-            step=self.step,
-            images=len(items),
-            outcome=outcome,
-            predict_seconds=answered - begun,
-            adapt_seconds=time.monotonic() - answered,
-            energy=sum(prediction.energy for prediction in predictions) / len(predictions),
-            confidence=float(logits.softmax(-1).amax(-1).mean()),
-            classes=tuple(torch.bincount(logits.argmax(-1), minlength=logits.shape[1]).tolist()),
-            reason=record.reason if record is not None else "",
-            guard=record.guard if record is not None else "",
-        )
-        self.after(seen, items, predictions)
+        try:
+            seen = Observation(
+                batch=self.batch - 1,
+                step=self.step,
+                images=len(items),
+                outcome=outcome,
+                predict_seconds=answered - begun,
+                adapt_seconds=time.monotonic() - answered,
+                energy=sum(prediction.energy for prediction in predictions) / len(predictions),
+                confidence=float(logits.softmax(-1).amax(-1).mean()),
+                classes=tuple(torch.bincount(logits.argmax(-1), minlength=logits.shape[1]).tolist()),
+                reason=record.reason if record is not None else "",
+                guard=record.guard if record is not None else "",
+            )
+            self.after(seen, items, predictions)
+        except BaseException:
+            # The answers were sent: requests with images in later batches still get theirs.
+            logger.exception("a batch was not reported", extra={"facts": {"batch": self.batch - 1}})
 
     def _predictions(self, items: Sequence[Item], logits: Tensor) -> Iterator[Prediction]:
         probabilities = logits.softmax(-1).float().cpu().numpy()

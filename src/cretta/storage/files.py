@@ -42,9 +42,21 @@ def atomic_write(path: Path, *, within: Path | None = None, sync: bool = True) -
                 with temporary.open("rb+") as written:
                     os.fsync(written.fileno())
             os.replace(temporary, path)
+            if sync:
+                _sync_folder(path.parent)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system can do that."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def remove_temporary(folder: Path) -> None:

@@ -60,7 +60,8 @@ class Live {
         const response = await fetch("events", { headers: this.headers(), cache: "no-store" });
         if (response.status === 401) {
           this.setStatus("token required", "bad");
-          await this.ask("This service is not bound to loopback: enter its token to see it.", true);
+          const entered = await this.ask("This service needs its token: enter it to see the page.", true);
+          if (!entered) await new Promise((resolve) => setTimeout(resolve, 10_000));
           continue;
         }
         if (!response.ok) throw new Error((await response.json()).error);
@@ -92,11 +93,11 @@ class Live {
     }
   }
 
-  take({ state, batches, events, images }) {
+  take({ state, batches, events, images, recent }) {
     this.state = state;
     this.batches = [...this.batches, ...batches].slice(-HISTORY);
     this.events = [...events.reverse(), ...this.events].slice(0, 50);
-    this.images = [...images.reverse(), ...this.images].slice(0, 24);
+    this.images = [...images.reverse(), ...this.images].slice(0, recent);
     this.setStatus(state.status, state.status === "ready" ? "good" : "bad");
     this.drawFacts();
     this.drawCurves();
