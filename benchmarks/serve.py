@@ -16,7 +16,7 @@ prints them. The exit status is 1 if an answer differs or the service has less t
 With --part poison, one client sends full batches of images that would make a model worse: constant ones, noise, or one
 class; to a service as it is by default, with statistics that fit the batch, and to one with the batch's own. Accuracy
 on clean images is measured before and after, with adapt=false. The exit status is 1 if it falls by more than a point,
-or if the guard did nothing. Takes about ten minutes.
+or if the guard of the default service did nothing. Takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -356,8 +356,8 @@ def measure_poison(batches: int, batch_size: int) -> dict[str, Any]:
 
 
 def survived(row: dict[str, Any]) -> bool:
-    """Return whether a model is as good as before, and the guard acted."""
-    return bool(row["after"] >= row["before"] - 1) and bool(row["guard"])
+    """Return whether a model is as good as before; and, by default, the guard reported the images."""
+    return bool(row["after"] >= row["before"] - 1) and bool(row["guard"] or row["statistics"] != "auto")
 
 
 def poison_table(measured: dict[str, Any]) -> str:
