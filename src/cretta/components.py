@@ -233,17 +233,34 @@ class Temperature(Component):
 
     def divide(self, logits: Tensor) -> Tensor:
         """Return the logits divided by the temperature."""
-        return logits if self._kind is None else logits / float(self.adapter.memory[TEMPERATURE])
+        return logits if self._kind is None else logits / self._temperature
 
     def _fitted(self, x: Tensor, logits: Tensor) -> float:
-        adapter, current = self.adapter, float(self.adapter.memory[TEMPERATURE])
         if self._kind == "pseudocal":
-            mixed, labels = mixed_pairs(x, logits.argmax(-1))
-            with torch.no_grad():
-                return fit_temperature(adapter.model.probe(mixed), labels) if len(labels) > 1 else current
-        labeled = adapter.comparison.samples(SAMPLES_AT_ONCE, adapter.model)
-        temperature = current if labeled is None else fit_temperature(*labeled)
-        return min(1.0, temperature) if self._kind == "auto" else temperature
+            return self._of_pairs(x, logits)
+        temperature = self._of_buffer()
+        if self._kind == "auto":
+            # Training images in the buffer look underconfident in any network that has learned them: the stream has to
+            # look so, too.
+            return 1.0 if temperature >= 1 else min(1.0, max(temperature, self._of_pairs(x, logits)))
+        return temperature
+
+    def _of_pairs(self, x: Tensor, logits: Tensor) -> float:
+        """Return the temperature that mixed pairs of the batch show; the present one if there are none."""
+        mixed, labels = mixed_pairs(x, logits.argmax(-1))
+        if len(labels) < 2:
+            return self._temperature
+        with torch.no_grad():
+            return fit_temperature(self.adapter.model.probe(mixed), labels)
+
+    def _of_buffer(self) -> float:
+        """Return the temperature that the labeled buffer shows; the present one without labels."""
+        labeled = self.adapter.comparison.samples(SAMPLES_AT_ONCE, self.adapter.model)
+        return self._temperature if labeled is None else fit_temperature(*labeled)
+
+    @property
+    def _temperature(self) -> float:
+        return float(self.adapter.memory[TEMPERATURE])
 
 
 def spread_indices(count: int, most: int, device: torch.device) -> Tensor | None:

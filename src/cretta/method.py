@@ -177,8 +177,8 @@ class Options(OptionSet):
     guard: Guard | None = option(None, _guard, "what to do when adaptation does harm")
     calibrate: str | None = choice(
         None,
-        "divide the logits returned by a temperature: from the labeled buffer, from mixed pairs of the batch, or from "
-        "the buffer if the model is underconfident there",
+        "divide the logits returned by a temperature: from the labeled buffer, from mixed pairs of the batch, or, if "
+        "both show that the model is underconfident, the one nearer to 1",
         among=("source", "pseudocal", "auto"),
     )
     calibrate_every: int = integer(10, "batches from one temperature to the next", at_least=1)

@@ -54,6 +54,18 @@ def test_logits_are_divided_and_nothing_else_changes(calibrate: str, factor: flo
         assert torch.equal(value, other.state.snapshot()[name]), name
 
 
+@pytest.mark.parametrize("factor", [0.2, 1.0, 4.0])
+def test_auto_is_the_weaker_of_both_temperatures_below_1(factor: float) -> None:
+    first = {kind: run(kind, factor)[1][0] for kind in ("source", "pseudocal", "auto")}
+    assert first["auto"] == min(1.0, max(first["source"], first["pseudocal"]))
+
+
+def test_auto_does_nothing_where_only_the_buffer_looks_underconfident(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cretta.components.Temperature._of_pairs", lambda *_: 1.4)
+    assert run("source", 0.2)[1][0] < 0.8
+    assert run("auto", 0.2)[1] == [1.0] * 4
+
+
 def test_the_temperature_is_that_of_the_buffer_under_the_adapted_model() -> None:
     net, buffer = labeled_buffer(0.3)
     model = cretta.adapt(net, "tent", buffer=buffer, calibrate="source", lr=1e-2)
