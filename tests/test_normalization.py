@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,9 @@ def weight_by_hand(logits: Tensor, size: int) -> float:
         return 0.0
     rows = logits.softmax(-1).tolist()
     mix = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    seen = math.exp(-sum(p * math.log(p) for p in mix))
+    answers = Counter(row.index(max(row)) for row in rows)
+    answered = math.exp(-sum(n / len(rows) * math.log(n / len(rows)) for n in answers.values()))
+    seen = min(math.exp(-sum(p * math.log(p) for p in mix)), 1.25 * answered)
     expected = sum(1 - (1 - 1 / len(mix)) ** len(rows) for _ in mix)
     prior = 32 / min(1.0, seen / expected) ** 4
     return size / (prior + size) if size / (prior + size) >= 0.2 else 0.0
@@ -99,7 +102,8 @@ def close(got: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
 def test_logits_equal_those_by_hand(statistics: str) -> None:
     net, (x, *_) = net_and_stream()
     if statistics == "auto":
-        x = textbook.source_images(48, seed=3, dtype=DOUBLE)  # enough for a weight above 0
+        x = textbook.source_images(48, seed=3, dtype=DOUBLE)  # enough, of many classes, for a weight above 0
+        net.fc.bias.data -= net(x).detach().mean(0)
         assert weight_by_hand(net(x), len(x)) > 0.2
     model = cretta.adapt(net, "tent", statistics=statistics, batch_weight=ALPHA)
     alpha = weight_by_hand(net(x), len(x)) if statistics == "auto" else ALPHA
@@ -324,6 +328,15 @@ def test_the_prior_depends_on_size_and_classes() -> None:
     assert prior_weight(200, balanced) > weights[0] > prior_weight(4, balanced[:4])
     assert prior_weight(1, balanced[:1]) == 0.0
     assert prior_weight(8, torch.full((8, 3), math.nan)) == 0.0
+
+
+def test_an_underconfident_network_sees_no_more_classes_than_it_answers() -> None:
+    """Smoothed labels give all classes some probability, even if all images are of one class."""
+    flat = 3 * torch.eye(100)
+    one, many = flat[[3] * 40], flat[:40]
+    assert math.exp(float(torch.special.entr(one.softmax(-1).mean(0)).sum())) > 33.1  # expected of 40 images
+    assert prior_weight(200, one) == 0.0
+    assert prior_weight(200, many) == pytest.approx(200 / 232)
 
 
 def test_one_image_under_auto_is_the_source_model_and_teaches_nothing() -> None:

@@ -26,6 +26,8 @@ PRIOR = 32
 """N of "auto", for a batch with images of all classes: training's statistics count as those of so many images."""
 LEAST_WEIGHT = 0.2
 """Below this share of the batch, "auto" uses the statistics of training alone."""
+MOST_OF_ANSWERS = 1.25
+"""Effective classes by probabilities, relative to those by answers; calibrated networks have less, shifted or not."""
 FAR_MEAN = 3.0
 FAR_VARIANCE = 3.0
 """Moving statistics reject a batch if, in a layer, the root mean square over the channels of the shift of the mean, in
@@ -97,9 +99,10 @@ class StreamAverage:
 def prior_weight(size: int, logits: Tensor) -> float:
     """Return the share n / (N + n) of a batch of n images in its statistics (Schneider et al., 2020).
 
-    N = 32 / s⁴, where s is the effective number of classes, exp H(p̄), that the source model sees in the batch, divided
-    by how many are expected among so many images. ``logits`` are the source model's of some or all images. One image
-    has only the statistics of training, and so has a batch whose share would be below 0.2.
+    N = 32 / s⁴, where s is the effective number of classes that the source model sees in the batch, divided by how many
+    are expected among so many images. It is exp H(p̄), and at most 1.25 times that of its answers alone: an
+    underconfident model gives some probability to all classes, whatever it sees. ``logits`` are the source model's of
+    some or all images. One image has only the statistics of training; so has a batch whose share would be below 0.2.
 
     >>> round(prior_weight(32, torch.eye(4).repeat(8, 1) * 100), 3)  # as many classes as expected
     0.5
@@ -109,10 +112,12 @@ def prior_weight(size: int, logits: Tensor) -> float:
     if size == 1:
         return 0.0
     mix = at_least_float32(logits).softmax(-1).mean(0)
-    classes = math.exp(float(torch.special.entr(mix).sum()))
+    count = len(mix)
+    answers = torch.bincount(logits.argmax(-1), minlength=count).double() / len(logits)
+    classes, answered = (math.exp(float(torch.special.entr(share).sum())) for share in (mix, answers))
     if not math.isfinite(classes):
         return 0.0
-    count = len(mix)
+    classes = min(classes, MOST_OF_ANSWERS * answered)
     share = min(1.0, classes / (count * (1 - (1 - 1 / count) ** len(logits))))
     weight = size / (PRIOR / share**4 + size)
     return weight if weight >= LEAST_WEIGHT else 0.0
