@@ -88,8 +88,8 @@ def test_an_unknown_scale_or_family_names_the_nearest() -> None:
 
 
 def test_folders_are_resolved(tmp_path: Path) -> None:
-    full = FULL.resolve(tmp_path / "data").family("cifar100")
-    assert full.model == str(tmp_path / "data" / "models" / "wrn-40-2-cifar100.safetensors")
+    full = FULL.resolve(tmp_path / "data").family("cifar100-wide")
+    assert full.model == str(tmp_path / "data" / "models" / "wrn-28-10-cifar100.safetensors")
     assert full.train.endswith(f"--output {full.model}")
     own = FULL.resolve(tmp_path / "data", models=tmp_path / "mine").family("pacs")
     assert own.resolve(source="photo").model == str(tmp_path / "mine" / "pacs-photo.safetensors")
