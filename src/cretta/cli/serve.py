@@ -25,7 +25,7 @@ def serve(
     ctx: typer.Context,
     model: str = option(
         "wrn-40-2-cifar10",
-        "A shipped name, as wrn-40-2-cifar10; timm:NAME; a checkpoint, with --architecture and --classes; module:callable.",
+        "A shipped name; timm:NAME; a checkpoint, with --architecture and --classes; module:callable.",
         MODEL,
     ),
     method: str = shared.METHOD,
