@@ -201,10 +201,9 @@ class AdapterGuard(Component, GuardState):
 
     def _report_unusable(self, x: Tensor, outcome: Outcome) -> None:
         """Report batches in a row from which nothing can be learned; small ones are expected to be so."""
-        reason = TOO_FEW if self.adapter.comparison.too_few and len(x) >= ENOUGH else ""
-        if outcome.far and outcome.skipped is not None:
-            reason = outcome.skipped.reason
-        if report := self.count_unusable(reason):
+        if outcome.far:  # changes nothing, not even the count; there is a warning of its own
+            return
+        if report := self.count_unusable(TOO_FEW if self.adapter.comparison.too_few and len(x) >= ENOUGH else ""):
             outcome.guard = report
             warnings.warn(f"batch {self.batches + 1}: {report}", CollapseWarning, stacklevel=7)
 

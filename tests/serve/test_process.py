@@ -30,6 +30,7 @@ class Process:
 
     def __init__(self, *arguments: object) -> None:
         self.log: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
         self.process = subprocess.Popen(
             command("serve", "--port", 0, "--log", "json", *arguments),
             stdout=subprocess.PIPE,
@@ -47,10 +48,18 @@ class Process:
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.log.append(json.loads(line))
+            with self._changed:
+                self.log.append(json.loads(line))
+                self._changed.notify_all()
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [entry for entry in self.log if entry["event"] == name]
+
+    def first(self, name: str) -> dict[str, Any]:
+        """Wait for an event: the log may be read later than what the process does."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.events(name), LONG)
+        return self.events(name)[0]
 
     def end(self, how: int) -> int:
         self.process.send_signal(how)
@@ -121,7 +130,7 @@ def test_sigkill_under_load_and_restart(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert service.end(signal.SIGKILL) == -signal.SIGKILL
     again = Process(*options(tmp_path), "--snapshot-every", 1)
-    (ready,) = again.events("ready")
+    ready = again.first("ready")
     assert ready["step"] > 0
     assert ready["snapshot"].endswith(f"-step-{ready['step']}.safetensors")
     answer = httpx.post(

@@ -33,7 +33,7 @@ def predict(
     images: Path = argument(..., "A folder of images, flat, nested or with one folder per class; or a .npy file."),
     model: str = option(
         ...,
-        "wrn-40-2-cifar10 (comes with cretta); timm:NAME, torchvision:NAME or hf:NAME; a checkpoint, with "
+        "wrn-40-2-cifar10 or wrn-40-2-cifar100 (shipped); timm:NAME, torchvision:NAME or hf:NAME; a checkpoint, with "
         "--architecture and --classes; or module:callable.",
         MODEL,
     ),

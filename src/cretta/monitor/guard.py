@@ -53,7 +53,7 @@ class Guard(OptionSet):
     window of images has passed, the next stronger action follows: rollback, reset, fallback for a pause that doubles.
 
     ``unusable`` consecutive batches from which nothing can be learned, because ``statistics="auto"`` sees too few
-    classes or their pixels are far outside the range, are reported once; they change nothing, so nothing is restored.
+    classes, are reported once; they change nothing, so nothing is restored.
     The defaults come from ``python benchmarks/guard.py``: see docs/monitoring.md.
     """
 
