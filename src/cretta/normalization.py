@@ -114,7 +114,8 @@ def prior_weight(size: int, logits: Tensor) -> float:
     mix = at_least_float32(logits).softmax(-1).mean(0)
     count = len(mix)
     answers = torch.bincount(logits.argmax(-1), minlength=count).double() / len(logits)
-    classes, answered = (math.exp(float(torch.special.entr(share).sum())) for share in (mix, answers))
+    entropies = torch.stack([torch.special.entr(shares).sum().double() for shares in (mix, answers)])
+    classes, answered = entropies.exp().tolist()  # at once: the device is waited for once
     if not math.isfinite(classes):
         return 0.0
     classes = min(classes, MOST_OF_ANSWERS * answered)

@@ -15,6 +15,7 @@ import torch
 
 import textbook
 from cretta.data.dataset import as_batch
+from cretta.serve.refusal import Refusal
 from processes import LONG
 from serving import Gate, adapter, make, pixels, png, predict, run, running, service_of, until
 
@@ -189,14 +190,29 @@ def test_a_request_that_waits_too_long_gets_504_and_leaves_the_queue(tmp_path: P
             first = asyncio.create_task(predict(client, pixels(1)[0]))
             await gate.wait()
             service.settings = dataclasses.replace(service.settings, timeout=0.05)
-            late = await predict(client, pixels(1)[0])
-            assert late.status_code == 504
-            assert late.headers["retry-after"] == "1"
-            assert len(service_of(application).queue) == 0
+            with pytest.raises(Refusal, match="too long for its batch") as late:
+                await service.predict([pixels(1)[0]], adapt=True, gone=asyncio.Event().wait)
+            assert (late.value.status, late.value.retry_after) == (504, 1)
+            assert len(service.queue) == 0
             gate.release(9)
             assert (await first).status_code == 200  # its batch had begun
 
     run(scenario())
+
+
+def test_images_that_take_too_long_to_decode_get_504(tmp_path: Path) -> None:
+    service = service_of(make(tmp_path, timeout=0.05))
+    finish = threading.Event()
+
+    async def scenario() -> None:
+        with pytest.raises(Refusal, match="too long to be decoded") as refused:
+            await service.decode(lambda: finish.wait(LONG))
+        assert (refused.value.status, refused.value.retry_after) == (504, 1)
+
+    try:
+        run(scenario())
+    finally:
+        finish.set()
 
 
 @pytest.mark.parametrize("status", ["429", "503"])
