@@ -16,24 +16,19 @@ class WeightWatch:
     """
 
     def __init__(self, net: nn.Module) -> None:
-        self._weights = [(name, p) for name, p in net.named_parameters() if not p.is_inference() and not p.is_meta]
-        self._versions = [parameter._version for _, parameter in self._weights]
-        self._sums = [checksum(parameter) for _, parameter in self._weights]
+        self._weights = {
+            name: (parameter, parameter._version, checksum(parameter))
+            for name, parameter in net.named_parameters()
+            if not parameter.is_inference() and not parameter.is_meta
+        }
 
     def written(self) -> list[str]:
         """Return the names of weights that operations of PyTorch wrote to."""
-        versions = [parameter._version for _, parameter in self._weights]
-        if versions == self._versions:
-            return []
-        return self._names([one != other for one, other in zip(versions, self._versions, strict=True)])
+        return [name for name, (weight, version, _) in self._weights.items() if weight._version != version]
 
     def changed(self) -> list[str]:
         """Return the names of weights whose values differ, by their checksums."""
-        sums = [checksum(parameter) for _, parameter in self._weights]
-        return self._names([bool(one != other) for one, other in zip(sums, self._sums, strict=True)])
-
-    def _names(self, flags: list[bool]) -> list[str]:
-        return [name for (name, _), flag in zip(self._weights, flags, strict=True) if flag]
+        return [name for name, (weight, _, before) in self._weights.items() if bool(checksum(weight) != before)]
 
 
 def warn_of_writes(names: list[str]) -> None:

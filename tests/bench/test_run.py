@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cretta.bench import Buffer, Domain, Run, product
+from cretta.bench import Buffer, Domain, Run
 from cretta.errors import OptionError
 
 BASE = Run(data="embedded", domains=Domain.parse_all("fog/5"), model="wrn-40-2-cifar10")
@@ -131,9 +131,3 @@ def test_mixed_schedules_mix() -> None:
     run = dataclasses.replace(BASE, stream="mixed", domains=Domain.parse_all("fog/5", "snow/5"), batch_size=10)
     batches = list(run.schedule([20, 20], None))
     assert all(set(batch.domains.tolist()) == {0, 1} for batch in batches)
-
-
-def test_a_product_has_every_combination() -> None:
-    made = product(BASE, method=("tent", "cretta"), seed=(0, 1, 2), lr=(0.1,))
-    assert len(set(made)) == 6
-    assert all(dict(run.options) == {"lr": 0.1} for run in made)

@@ -3,7 +3,7 @@
 from cretta.bench.benchmarks import Benchmark, benchmark
 from cretta.bench.context import RunContext
 from cretta.bench.engines import Engine, engine
-from cretta.bench.grid import Listener, expand, product, run_all
+from cretta.bench.grid import Listener, expand, run_all
 from cretta.bench.result import BatchRow, Result
 from cretta.bench.run import Buffer, Run
 from cretta.bench.store import Store
@@ -23,6 +23,5 @@ __all__ = [
     "benchmark",
     "engine",
     "expand",
-    "product",
     "run_all",
 ]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from cretta.bench.benchmarks import Benchmark
 from cretta.bench.context import RunContext
@@ -35,22 +33,6 @@ class Listener:
 
     def ends(self, run: Run, result: Result, *, stored: bool) -> None:
         """A run is finished; ``stored`` if its result was in the store already."""
-
-
-def product(base: Run, **axes: Iterable[Any]) -> list[Run]:
-    """Return every combination of the values, over ``base``; names are fields of a run or options of the method.
-
-    >>> base = Run(data="embedded", domains=(Domain("fog", 5),), model="wrn-40-2-cifar10")
-    >>> [(run.seed, dict(run.options)) for run in product(base, seed=(0, 1), beta=(0.5, 2.0))]
-    [(0, {'beta': 0.5}), (0, {'beta': 2.0}), (1, {'beta': 0.5}), (1, {'beta': 2.0})]
-    """
-    fields = {field.name for field in dataclasses.fields(Run)}
-    runs = []
-    for values in itertools.product(*axes.values()):
-        changes = dict(zip(axes, values, strict=True))
-        run = dataclasses.replace(base, **{name: value for name, value in changes.items() if name in fields})
-        runs.append(run.with_options(**{name: value for name, value in changes.items() if name not in fields}))
-    return runs
 
 
 def expand(
