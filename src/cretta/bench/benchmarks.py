@@ -85,18 +85,12 @@ def _registered(dataset: Dataset, root: Path | None, size: int | None) -> Benchm
 
 
 def _folder(folder: Path, size: int | None) -> Benchmark:
-    @cache
-    def test() -> ImageDataset:
-        return image_folder(folder / "test", labeled=True, classes=training().classes, size=size)
-
-    @cache
-    def training() -> ImageDataset:
-        return image_folder(folder / "train", labeled=True, size=size)
-
     if not (folder / "train").is_dir() or not (folder / "test").is_dir():
         raise StateError(
             f"{folder}: expected the folders train/<class>/ and test/<class>/ in it; make them, or give another folder."
         )
+    training = cache(partial(image_folder, folder / "train", labeled=True, size=size))
+    test = cache(lambda: image_folder(folder / "test", labeled=True, classes=training().classes, size=size))
     return Benchmark(
         str(folder), test, training, lambda domain: CorruptedDataset(test(), *domain.corruption), CORRUPTIONS
     )

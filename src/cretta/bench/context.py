@@ -34,8 +34,6 @@ CACHED_BYTES = 512 * 2**20
 CACHED_BUFFERS = 12
 CACHED_ADAPTERS = 12
 """As many as a comparison usually has methods."""
-PIECE = 4096
-"""Images of an array hashed at once."""
 
 
 class DomainImages:
@@ -221,15 +219,13 @@ def _network_fingerprint(net: nn.Module) -> str:
 
 def data_fingerprint(dataset: ImageDataset) -> str:
     """Return a hash of labels and classes, all pixels of arrays, names and sizes of files, and the corruption."""
-    digest = hashlib.sha256()
     if isinstance(dataset, CorruptedDataset):
         described = (dataset.corruption, dataset.severity, dataset.seed, dataset.parameters)
         return hashlib.sha256(repr((*described, data_fingerprint(dataset.source))).encode()).hexdigest()[:16]
-    digest.update(f"{dataset.name} {len(dataset)} {dataset.classes}".encode())
+    digest = hashlib.sha256(f"{dataset.name} {len(dataset)} {dataset.classes}".encode())
     digest.update(dataset.labels.tobytes())
     if isinstance(dataset, ArrayDataset):
-        for start in range(0, len(dataset), PIECE):
-            digest.update(dataset.images[start : start + PIECE].tobytes())
+        digest.update(np.ascontiguousarray(dataset.images).reshape(-1))
     elif isinstance(dataset, FileDataset):
         for file in dataset.files:
             digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size}".encode())

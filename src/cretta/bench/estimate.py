@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Sequence
 
 import torch
@@ -41,11 +41,6 @@ def _forward_seconds(run: Run, context: RunContext) -> float:
     count = min(TRIAL, run.batch_size, domain.count)
     x = domain.batch(torch.arange(count), context.device).contiguous(memory_format=torch.channels_last)
     model = context.model(run.model)
-    times = []
     with torch.inference_mode():
-        for _ in range(4):
-            begun = time.perf_counter()
-            float(model(x).sum())
-            times.append(time.perf_counter() - begun)
-    # The minimum: the first pass prepares, and others may be disturbed.
-    return min(times) / count
+        # The minimum: the first pass prepares, and others may be disturbed.
+        return min(timeit.repeat(lambda: float(model(x).sum()), repeat=4, number=1)) / count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -104,9 +103,7 @@ class Store:
 
     def put(self, result: Result) -> None:
         """Write a result."""
-        fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-        fields |= {"run": result.run.describe()}
-        del fields["rows"]
+        fields = {"key": result.key, "cost": result.cost, "provenance": result.provenance, "run": result.run.describe()}
         rows = table_of(result.rows)
         content = {"format": FORMAT, "result": fields, "checksum": _checksum(rows, fields)}
         table = rows.replace_schema_metadata({_METADATA: json.dumps(content, sort_keys=True).encode()})

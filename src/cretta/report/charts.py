@@ -180,12 +180,8 @@ def _draw(axis: Axes, kind: str, x: Floats, y: Floats, series: Series, style: St
 def _x_axis(axis: Axes, panel: Panel, categories: Sequence[str]) -> None:
     if categories:
         long = max(map(len, categories)) * len(categories) > 36
-        axis.set_xticks(range(len(categories)), [_short(category, LONG // 2) for category in categories])
-        if long:
-            axis.tick_params(axis="x", labelrotation=40)
-            for label in axis.get_xticklabels():
-                label.set_horizontalalignment("right")
-                label.set_rotation_mode("anchor")
+        rotated: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if long else {}
+        axis.set_xticks(range(len(categories)), [_short(category, LONG // 2) for category in categories], **rotated)
         return
     values = sorted({float(x) for series in panel.series for x in series.x})
     if panel.logarithmic:
