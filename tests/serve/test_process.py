@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
 import subprocess
@@ -10,12 +11,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
 
 import cretta
+import forks
 from processes import ENVIRONMENT, LONG, command
 from serving import BEARER, TOKEN, pixels, png
 
@@ -28,25 +30,37 @@ LEARN = ("--statistics", "running", "--guard", "off")
 class Process:
     """A service in a new process; its log is read as it is written."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, start: Any = forks.Process) -> None:
         self.log: list[dict[str, Any]] = []
         self._changed = threading.Condition()
-        self.process = subprocess.Popen(
+        self.process = start(
             command("serve", "--port", 0, "--log", "json", *arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             env={**ENVIRONMENT, "CRETTA_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1"},
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert " at http://127.0.0.1:" in line, [line, self.log]
+
+    def __enter__(self) -> Self:
+        try:
+            line = self.process.stdout.readline()
+            assert " at http://127.0.0.1:" in line, [line, self.log]
+        except BaseException:
+            self.__exit__()
+            raise
         self.address = line.split(" at ")[1].split()[0]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process if the test has not: a test that fails leaves nothing behind."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(LONG)
+        self.process.stdout.close()
+        self.process.stderr.close()
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
         for line in self.process.stderr:
             with self._changed:
                 self.log.append(json.loads(line))
@@ -63,11 +77,8 @@ class Process:
 
     def end(self, how: int) -> int:
         self.process.send_signal(how)
-        status = self.process.wait(LONG)
+        status: int = self.process.wait(LONG)
         self._reader.join(LONG)
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
         return status
 
 
@@ -110,10 +121,8 @@ def options(folder: Path) -> tuple[object, ...]:
 
 
 def test_sigterm_under_load_answers_every_accepted_request(tmp_path: Path) -> None:
-    service = Process(*options(tmp_path), "--snapshot-every", 0)
-    with load(service.address, 50) as answers:
-        status = service.end(signal.SIGTERM)
-    assert status == 0
+    with Process(*options(tmp_path), "--snapshot-every", 0) as service, load(service.address, 50) as answers:
+        assert service.end(signal.SIGTERM) == 0
     (stopped,) = service.events("stopped")
     assert stopped["clean"] is True
     assert stopped["accepted"] == len(answers) >= 50
@@ -123,23 +132,22 @@ def test_sigterm_under_load_answers_every_accepted_request(tmp_path: Path) -> No
 
 
 def test_sigkill_under_load_and_restart(tmp_path: Path) -> None:
-    service = Process(*options(tmp_path), "--snapshot-every", 1)
-    with load(service.address, 50):
+    with Process(*options(tmp_path), "--snapshot-every", 1) as service, load(service.address, 50):
         while not any((tmp_path / "state").glob("snapshot-*-step-[1-9]*.safetensors")):
             assert service.process.poll() is None
             time.sleep(0.01)
         assert service.end(signal.SIGKILL) == -signal.SIGKILL
-    again = Process(*options(tmp_path), "--snapshot-every", 1)
-    ready = again.first("ready")
-    assert ready["step"] > 0
-    assert ready["snapshot"].endswith(f"-step-{ready['step']}.safetensors")
-    answer = httpx.post(
-        f"{again.address}predict", content=png(pixels(1)[0]), headers={"content-type": "image/png"}, timeout=LONG
-    ).json()["predictions"][0]
-    assert answer["step"] == ready["step"]
-    state = httpx.get(f"{again.address}state", headers=BEARER, timeout=LONG).json()
-    assert state["step"] >= ready["step"]
-    assert again.end(signal.SIGINT) == 0
+    with Process(*options(tmp_path), "--snapshot-every", 1) as again:
+        ready = again.first("ready")
+        assert ready["step"] > 0
+        assert ready["snapshot"].endswith(f"-step-{ready['step']}.safetensors")
+        answer = httpx.post(
+            f"{again.address}predict", content=png(pixels(1)[0]), headers={"content-type": "image/png"}, timeout=LONG
+        ).json()["predictions"][0]
+        assert answer["step"] == ready["step"]
+        state = httpx.get(f"{again.address}state", headers=BEARER, timeout=LONG).json()
+        assert state["step"] >= ready["step"]
+        assert again.end(signal.SIGINT) == 0
 
 
 def test_the_shipped_model_without_arguments(tmp_path: Path) -> None:
@@ -147,11 +155,9 @@ def test_the_shipped_model_without_arguments(tmp_path: Path) -> None:
 
     test = embedded("test")
     files = [("images", (f"{index}.png", png(test[index][0]))) for index in range(32)]
-    service = Process("--folder", tmp_path)
-    try:
+    with Process("--folder", tmp_path, start=functools.partial(subprocess.Popen, text=True)) as service:
         body = httpx.post(f"{service.address}predict", files=files, timeout=LONG).json()
         labels = [test.classes[test[index][1]] for index in range(32)]
         hits = sum(entry["label"] == label for entry, label in zip(body["predictions"], labels, strict=True))
         assert hits >= 26  # the model has 86 % on clean images
-    finally:
         assert service.end(signal.SIGTERM) == 0
