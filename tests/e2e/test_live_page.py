@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 PHONE = {"width": 390, "height": 844}
+WIDTH = "async image => { await image.decode(); return image.naturalWidth }"
 SHOTS = os.environ.get("CRETTA_SCREENSHOTS")
 """A folder for screenshots, to be looked at."""
 Open = Callable[..., "Page"]
@@ -100,7 +101,7 @@ def test_curves_move_while_images_are_sent_and_rollback_works(visit: Open, tmp_p
         assert all(path.count("L") == 6 for path in after)
         expect(page.locator("#bars .share")).to_have_count(textbook.CLASSES)
         expect(page.locator(".thumb")).to_have_count(7)
-        assert page.locator(".thumb img").first.evaluate("image => image.naturalWidth") == textbook.SIDE
+        assert page.locator(".thumb img").first.evaluate(WIDTH) == textbook.SIDE
         assert page.locator("[data-metric='accuracy'] .curve").count() == 3
 
         confirm(page, "Save a snapshot", TOKEN)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -30,14 +31,16 @@ LEARN = ("--statistics", "running", "--guard", "off")
 class Process:
     """A service in a new process; its log is read as it is written."""
 
-    def __init__(self, *arguments: object, start: Any = forks.Process) -> None:
+    def __init__(self, *arguments: object, start: Any = forks.Process, before: str = "", **changes: str) -> None:
         self.log: list[dict[str, Any]] = []
         self._changed = threading.Condition()
+        line = command("serve", "--port", 0, "--log", "json", "--timeout", LONG, "--drain", LONG, *arguments)
+        line[2] = f"{before}\n{line[2]}"
         self.process = start(
-            command("serve", "--port", 0, "--log", "json", *arguments),
+            line,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**ENVIRONMENT, "CRETTA_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1"},
+            env={**ENVIRONMENT, "CRETTA_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1", **changes},
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -150,12 +153,47 @@ def test_sigkill_under_load_and_restart(tmp_path: Path) -> None:
         assert again.end(signal.SIGINT) == 0
 
 
+BUSY = """
+from pathlib import Path
+import textbook, torch
+def compute(*_):
+    if Path("ask").exists():
+        Path("begun").touch()
+        x = torch.zeros(500, 500)
+        while True:
+            x @ x
+def network():
+    net = textbook.small_net()
+    net.register_forward_pre_hook(compute)
+    return net
+"""
+
+
+def test_a_batch_that_does_not_end_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends with code 1: it is not aborted because PyTorch computes while the interpreter ends."""
+    (tmp_path / "busy.py").write_text(BUSY)
+    model = ("--model", "busy:network", *options(tmp_path)[2:], "--drain", 0.01)
+    monkeypatch.chdir(tmp_path)
+    with Process(*model, before="import cretta.serve.service as s; s.SNAPSHOT_SECONDS = 0.01") as service:
+        (tmp_path / "ask").touch()
+        address, body = httpx.URL(service.address), png(pixels(1)[0])
+        lines = [f"Host: {address.netloc.decode()}", "Content-Type: image/png", f"Content-Length: {len(body)}"]
+        with socket.create_connection((address.host, address.port)) as client:
+            client.sendall("\r\n".join(["POST /predict HTTP/1.1", *lines, "", ""]).encode() + body)
+            while not (tmp_path / "begun").exists():
+                assert service.process.poll() is None, service.log
+                time.sleep(0.01)
+        assert service.end(signal.SIGTERM) == 1
+    assert service.first("stopped")["clean"] is False
+
+
 def test_the_shipped_model_without_arguments(tmp_path: Path) -> None:
     from cretta.data import embedded
 
     test = embedded("test")
     files = [("images", (f"{index}.png", png(test[index][0]))) for index in range(32)]
-    with Process("--folder", tmp_path, start=functools.partial(subprocess.Popen, text=True)) as service:
+    start = functools.partial(subprocess.Popen, text=True)
+    with Process("--folder", tmp_path, start=start, OMP_NUM_THREADS="1") as service:
         body = httpx.post(f"{service.address}predict", files=files, timeout=LONG).json()
         labels = [test.classes[test[index][1]] for index in range(32)]
         hits = sum(entry["label"] == label for entry, label in zip(body["predictions"], labels, strict=True))
