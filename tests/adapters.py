@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import cretta
+import forks
 import textbook
-from processes import ENVIRONMENT, LONG
+from processes import ENVIRONMENT
 
 AnyAdapter = cretta.Adapter[Any]
 METHODS = ("cretta", "tent")
@@ -61,14 +61,8 @@ def noisy(images: Tensor) -> Tensor:
 
 
 def in_a_new_process(code: str, *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", code, *arguments],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
+    code = f"import faulthandler; faulthandler.enable()\n{code}"
+    done = forks.run([sys.executable, "-c", code, *arguments], env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
 
 

@@ -18,14 +18,16 @@ import torch
 
 torch.set_num_threads(1)
 os.environ.setdefault("CRETTA_KERNELS", "avx2")
-STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
+STARTS = frozenset(
+    {"forks.Process", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
+)
 """Audit events."""
 _started: list[str] = []
 
 
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
+def _note(event: str, arguments: tuple[Any, ...], starts: frozenset[str] = STARTS) -> None:
     # Not git, which benchmarks ask for the version of the code: it has ended when the call returns.
-    if event in STARTS and arguments[:1] != ("git",):
+    if event in starts and arguments[:1] != ("git",):
         _started.append(event)
 
 

@@ -7,9 +7,10 @@ import importlib
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +34,14 @@ def command(*arguments: object, stop: Stop | None = None) -> list[str]:
         function, call, how = stop
         code = f"import processes; processes.signal_in({function!r}, {call}, {int(how)}); {code}"
     return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def run(
+    command: Sequence[object], *, env: dict[str, str] | None = None, cwd: str | Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a new interpreter, to its end; `forks.run` does the same without importing PyTorch again."""
+    arguments = list(map(str, command))
+    return subprocess.run(arguments, env=env, cwd=cwd, capture_output=True, text=True, timeout=LONG, check=False)
 
 
 def signal_at(call: int, how: int) -> Callable[..., None]:

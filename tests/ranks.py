@@ -1,8 +1,8 @@
 """Ranks that share the batches of an adapter: forked from one process that has everything imported.
 
-python ranks.py FOLDER cases 3      what three ranks compute for each of CASES: FOLDER/cases-3-<rank>.pt
-python ranks.py FOLDER nccl 2       the same on GPUs, for each method: FOLDER/nccl-2-<rank>.pt
-python ranks.py FOLDER killed       rank 1 of two is killed in the middle of a step, after a state was saved
+FOLDER cases 3      what three ranks compute for each of CASES: FOLDER/cases-3-<rank>.pt
+FOLDER nccl 2       the same on GPUs, for each method: FOLDER/nccl-2-<rank>.pt
+FOLDER killed       rank 1 of two is killed in the middle of a step, after a state was saved
 """
 
 from __future__ import annotations

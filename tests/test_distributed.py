@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import subprocess
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 import cretta
+import forks
 import ranks
 from cretta.distributed import TIMEOUT, Group, join
 from processes import ENVIRONMENT, LONG
@@ -29,15 +31,8 @@ Outcomes = list[tuple[Tensor | str, str]]
 
 
 def start(folder: Path, *arguments: object) -> list[int]:
-    """Run ranks.py, and return the exit codes of its ranks."""
-    done = subprocess.run(
-        [sys.executable, ranks.__file__, str(folder), *map(str, arguments)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
+    """Run the program of ranks.py, and return the exit codes of its ranks."""
+    done = forks.run([sys.executable, "-c", "import ranks; ranks.main()", folder, *arguments], env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     return [int(code) for code in done.stdout.split()]
 
@@ -51,7 +46,10 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return [torch.load(folder / f"cases-{size}-{rank}.pt") for rank in range(size)]
 
 
-def alone(case: ranks.Case) -> Outcomes:
+@functools.cache
+def alone(name: str) -> Outcomes:
+    """Return what one process computes."""
+    case = ranks.CASES[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ranks.outcomes(case.model(), case.batches())
@@ -61,7 +59,7 @@ def largest_difference(shared: list[dict[Any, Any]], name: str, *, even: bool) -
     """Return the largest difference of a logit; all else has to be equal."""
     largest = 0.0
     of_ranks = zip(*(results[name, even] for results in shared), strict=True)
-    for (expected, record), parts in zip(alone(ranks.CASES[name]), of_ranks, strict=True):
+    for (expected, record), parts in zip(alone(name), of_ranks, strict=True):
         assert ranks.CASES[name].broken or all(of_rank == record for _, of_rank in parts)
         if isinstance(expected, str):
             assert all(message == expected for message, _ in parts)
@@ -99,12 +97,12 @@ def test_without_the_sums_over_ranks_the_result_is_another(shared: list[dict[Any
     ],
 )
 def test_the_cases_are_what_they_say(name: str, text: str) -> None:
-    assert any(text in str(logits) or text in record for logits, record in alone(ranks.CASES[name]))
+    assert any(text in str(logits) or text in record for logits, record in alone(name))
 
 
 @pytest.mark.parametrize("method", ranks.LEARNING)
 def test_each_method_learns_in_its_case(method: str) -> None:
-    assert all("True False" in record for _, record in alone(ranks.CASES[f"{method}, batch norm"])[: ranks.STEPS])
+    assert all("True False" in record for _, record in alone(f"{method}, batch norm")[: ranks.STEPS])
 
 
 def test_an_exported_network_has_the_statistics_of_all_ranks(shared: list[dict[Any, Any]]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -68,6 +71,10 @@ def test_all_runs_are_made_under_their_load_and_failures_counted(tmp_path: Path)
         *("process 1", "other 1"),
         *("process 1", "process 1", ""),
     ]
+    assert ended.stdout.count(" s of processor time\n") == 4
+    content, *records = map(json.loads, log.read_text().splitlines())
+    assert len(content["content"]) == 64
+    assert all(record["seconds"] > 0 and record["processor"] > 0 for record in records)
     failed, passed = ended.stdout.splitlines()[-2:]
     assert failed.startswith("1 × FAILED ")
     assert failed.endswith("test_some.py::test_process")
@@ -84,6 +91,24 @@ def test_all_runs_are_made_under_their_load_and_failures_counted(tmp_path: Path)
     ended = run(STRESS, "--suite", 0, "--process", 1, "--loops", 0, file)
     assert ended.returncode == 0, ended.stdout
     assert ended.stdout.endswith("1 of 1 run passed.\n")
+
+
+def test_it_says_how_far_it_is_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    script = runpy.run_path(str(STRESS))
+    run_pytest = script["_run"]
+    run_pytest.__globals__["PROGRESS"] = 0.0
+    run_pytest.__globals__["time"] = Mock(monotonic=Mock(side_effect=[0.0, 0.0, 60.0, 120.0]), strftime=str)
+    program = [sys.executable, "-c", "print('.. [ 50%]')\nprint('2 passed')"]
+    assert run_pytest(program, "a run", [3600.0, None]) == (0, [".. [ 50%]", "2 passed"])
+    # One minute is left of this one; then an hour; then what this one takes.
+    assert capsys.readouterr().out.endswith("a run: 50 % in 1 min, 1 min left, of all runs 1.1 h\n")
+    outcomes = [{"run": "a", "loops": 0, "seconds": 1}, {"run": "a", "loops": 2, "seconds": 2}]
+    assert [script["_expected"](outcomes, *kind) for kind in (("a", 0), ("a", 2), ("a", 1), ("b", 0))] == [
+        1,
+        2,
+        2,
+        None,
+    ]
 
 
 def test_a_test_that_starts_a_process_must_say_so(tmp_path: Path) -> None:

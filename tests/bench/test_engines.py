@@ -23,6 +23,8 @@ import pytest
 import torch
 from tiny import BASE
 
+import forks
+import processes
 from cretta.bench import Engine, Listener, Result, Run, RunContext, Store, engine, expand
 from cretta.bench.engines.collect import LOSSES, collect
 from cretta.bench.engines.ray import LOOPBACK, SLOW, STARTS, RayWorkers
@@ -218,14 +220,14 @@ def test_a_killed_command_is_continued_by_the_next(
     store = Store(folder)
     arguments = [*COMMAND, "--store", folder, "--engine", name, "--workers", 2]
     stop = ("cretta.cli.execute:RunProgress.ends", 7, signal.SIGKILL)
-    options: dict[str, Any] = {"cwd": HERE, "capture_output": True, "text": True, "timeout": LONG, "check": False}
-    killed = subprocess.run(command(*arguments, stop=stop), env=WORKERS | {"CRETTA_KILL": str(tmp_path)}, **options)
+    first = processes.run if name == "local" else forks.run  # one is a new interpreter
+    killed = first(command(*arguments, stop=stop), env=WORKERS | {"CRETTA_KILL": str(tmp_path)}, cwd=HERE)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "kill").exists()
     finished = set(store.keys())
     assert 6 <= len(finished) < 24
     times = {key: store.path(key).stat().st_mtime_ns for key in finished}
-    done = subprocess.run(command(*arguments, *(["--address", address] if address else [])), env=WORKERS, **options)
+    done = forks.run(command(*arguments, *(["--address", address] if address else [])), env=WORKERS, cwd=HERE)
     assert done.returncode == 0, done.stderr
     stored = re.search(r"(\d+) of 24 runs are in", done.stdout)
     assert stored is not None
@@ -234,11 +236,11 @@ def test_a_killed_command_is_continued_by_the_next(
     assert contents(folder) == serial
 
 
-def wait_until(condition: Callable[[], bool], *processes: subprocess.Popen[bytes]) -> None:
+def wait_until(condition: Callable[[], bool], *waited: subprocess.Popen[bytes] | forks.Process) -> None:
     """Wait for a condition while the processes live."""
     limit = time.monotonic() + LONG
     while not condition():
-        assert all(process.poll() is None for process in processes), "a process has ended"
+        assert all(process.poll() is None for process in waited), "a process has ended"
         assert time.monotonic() < limit
         time.sleep(0.1)
 
@@ -262,20 +264,17 @@ def test_a_cluster_of_two_nodes_continues_when_one_is_killed(
     head, other = cluster
     requests, store = head.requests, tmp_path / "store"
     (requests / "wait").touch()
-    program = [sys.executable, "-c", CALLER, str(store), head.address]
-    with subprocess.Popen(program, cwd=HERE, stdout=subprocess.PIPE, env=WORKERS) as caller:
-        try:
-            # Both nodes have one core: two processes that wait in a run are on one node each.
-            wait_until(lambda: len(list(requests.glob("waits-*"))) == 2, head.process, other.process, caller)
-            nodes = {os.getsid(int(path.name.partition("-")[2])) for path in requests.glob("waits-*")}
-            assert nodes == {head.process.pid, other.process.pid}
-            other.end()
-            (requests / "wait").unlink()
-            output, _ = caller.communicate(timeout=LONG)
-        finally:
-            caller.kill()
-    assert caller.returncode == 0
-    heard = json.loads(output)
+    program = [sys.executable, "-c", CALLER, store, head.address]
+    with forks.Process(program, cwd=HERE, stdout=subprocess.PIPE, env=WORKERS) as caller:
+        # Both nodes have one core: two processes that wait in a run are on one node each.
+        wait_until(lambda: len(list(requests.glob("waits-*"))) == 2, head.process, other.process, caller)
+        nodes = {os.getsid(int(path.name.partition("-")[2])) for path in requests.glob("waits-*")}
+        assert nodes == {head.process.pid, other.process.pid}
+        other.end()
+        (requests / "wait").unlink()
+        assert caller.stdout is not None
+        heard = json.loads(caller.stdout.read())
+        assert caller.wait() == 0
     assert heard["computed"] == 24
     assert heard["batches"] >= 24 * 3
     assert contents(store) == serial

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,10 +9,11 @@ import pytest
 import torch
 from tiny import BASE, without_time
 
+import forks
 from cretta.bench import Domain, Listener, Result, Run, RunContext, Store, benchmark, expand, run_all
 from cretta.bench.estimate import estimate
 from cretta.errors import CrettaError, OptionError
-from processes import ENVIRONMENT, LONG
+from processes import ENVIRONMENT
 
 HERE = Path(__file__).parent
 
@@ -139,15 +139,7 @@ else:
 
 def harness(folder: Path, mode: str) -> dict[str, int]:
     folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", HARNESS, str(folder), mode],
-        cwd=HERE,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
+    done = forks.run([sys.executable, "-c", HARNESS, folder, mode], cwd=HERE, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     counts: dict[str, int] = json.loads(done.stdout)
     return counts

@@ -17,6 +17,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import forks
+import processes
 from cretta import models
 from cretta.accelerate import TRAINING_BACKENDS
 from cretta.augment import AUGMENTATIONS
@@ -57,10 +59,10 @@ def commands(group: Any = ROOT, *path: str) -> Iterator[tuple[str, ...]]:
         yield from commands(command, *path, name)
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def told(*arguments: str, **environment: str) -> str:
+    """Return what a process writes to its standard error."""
     plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
-    command = [sys.executable, "-m", "cretta", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**plain, **environment})
+    return forks.run(processes.command(*arguments), env={**plain, **environment}).stderr
 
 
 def helped(*path: str, **environment: str) -> str:
@@ -78,7 +80,7 @@ def examples(text: str) -> list[list[str]]:
 
 @pytest.mark.process
 def test_python_m_cretta() -> None:
-    done = run("--version")
+    done = processes.run([sys.executable, "-m", "cretta", "--version"])
     assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "cretta", "")
 
 
@@ -192,13 +194,13 @@ def test_examples_have_no_spaces_after_a_backslash() -> None:
 def test_messages_have_one_color_in_a_terminal() -> None:
     """Rich would color parts of words, such as ``modul`` ``e:ca`` ``llable``."""
     command = ("predict", "lost", "--model", "no_such:thing/1.5")
-    forced = run(*command, FORCE_COLOR="1", TERM="xterm-256color").stderr
+    forced = told(*command, FORCE_COLOR="1", TERM="xterm-256color")
     assert forced.startswith("\x1b[31mcretta: \x1b[0m")
     message = forced.removeprefix("\x1b[31mcretta: \x1b[0m")
     assert "\x1b" not in message
     assert "module:callable" in message
     for environment in ({}, {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm-256color"}):
-        assert run(*command, **environment).stderr == f"cretta: {message}"
+        assert told(*command, **environment) == f"cretta: {message}"
 
 
 def test_warnings_for_the_user_are_notes_without_source_code() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import cretta
+import forks
+import processes
 from cretta.cli import app, parse
 from cretta.data import embedded
 from cretta.errors import OptionError
-from processes import ENVIRONMENT, LONG, command
+from processes import ENVIRONMENT, command
 
 COUNT, BATCH, FEW = 1000, 20, 24
 NET = """
@@ -85,25 +86,21 @@ def states_in(work: Path) -> int:
     return max((int(file.stem.split("-")[1]) for file in work.glob("state-*.safetensors")), default=0)
 
 
-def stopped_at(batches: int, how: signal.Signals, function: str, output: Path, *arguments: object) -> str:
+def stopped_at(
+    batches: int, how: signal.Signals, function: str, output: Path, *arguments: object, run: Any = forks.run
+) -> str:
     """Run the command in a new process, which stops itself in ``function`` when so many batches are saved.
 
     ``function`` is called once per batch, before the state after it is saved.
     """
     work = output.with_name(f"{output.name}.work")
     stop = (function, batches - states_in(work) + 1, how)
-    stopped = subprocess.run(
-        command(*command_line((*arguments, "--output", output)), stop=stop),
-        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1", "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
+    line = command(*command_line((*arguments, "--output", output)), stop=stop)
+    stopped = run(line, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1", "COLUMNS": "80"})
     assert stopped.returncode == (-how if how == signal.SIGKILL else 128 + how), stopped.stderr
     assert not output.exists()
     assert states_in(work) == batches
-    return stopped.stderr
+    return str(stopped.stderr)
 
 
 # Killed, and started again.
@@ -136,7 +133,7 @@ def test_killed_half_way_the_parquet_file_is_the_same(tmp_path: Path) -> None:
     whole, halved = tmp_path / "whole.parquet", tmp_path / "halved.parquet"
     learning = [*SMALL, "--buffer", "source.safetensors", "--option", "lr=0.01", "--guard", "rollback"]
     done(*learning, "--output", whole)
-    stopped_at(25, signal.SIGKILL, CREATED, halved, *learning)
+    stopped_at(25, signal.SIGKILL, CREATED, halved, *learning, run=processes.run)
     other = call(*learning, "--output", halved, "--option", "beta=2")
     assert other.exit_code == 2
     assert "beta was 1.0 and is 2.0" in other.stderr

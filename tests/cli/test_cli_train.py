@@ -5,6 +5,7 @@ import math
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +13,15 @@ from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+import forks
+import processes
 from cretta.cli import app
 from cretta.cli.train import training_curve
 from cretta.data import embedded
 from cretta.storage import tensorfile
 from cretta.training import Row
 from cretta.training.trainer import KIND
-from processes import ENVIRONMENT, LONG, command
+from processes import ENVIRONMENT, command
 
 SMALL = ["--architecture", "resnet-8-4", "--batch-size", "100", "--threads", "1", "--backend", "plain"]
 
@@ -31,15 +34,10 @@ def arguments(output: Path, *options: str) -> list[str]:
     return ["train", "embedded", "--output", str(output), *SMALL, "--epochs", "3", *options]
 
 
-def stopped(output: Path, step: int, how: signal.Signals) -> subprocess.CompletedProcess[str]:
+def stopped(output: Path, step: int, how: signal.Signals, run: Any = forks.run) -> subprocess.CompletedProcess[str]:
     """Train in a new process, which is stopped in a step; every step before it is saved."""
-    stopped = subprocess.run(
-        command(*arguments(output, "--save-every", "0"), stop=(STEP, step, how)),
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
+    stopped: subprocess.CompletedProcess[str] = run(
+        command(*arguments(output, "--save-every", "0"), stop=(STEP, step, how)), env=ENVIRONMENT
     )
     assert not output.exists(), stopped.stderr
     return stopped
@@ -68,7 +66,7 @@ def test_killed_and_run_again_it_gives_the_weights_of_an_undisturbed_run(
     tmp_path: Path, undisturbed: dict[str, torch.Tensor]
 ) -> None:
     output, checkpoint = tmp_path / "cut.safetensors", tmp_path / "cut.safetensors.checkpoint"
-    killed = stopped(output, 5, signal.SIGKILL)
+    killed = stopped(output, 5, signal.SIGKILL, processes.run)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert steps_in(checkpoint) == 4
     weights = finish(output)

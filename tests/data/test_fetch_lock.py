@@ -7,10 +7,10 @@ import fetch_site
 import pytest
 from fetch_site import Site, assert_toy, offer, stall_at, toy, toy_folder
 
+import forks
 from cretta.data.fetch import get
 from cretta.data.releases import Archive
 from cretta.errors import BusyError
-from processes import LONG
 
 content, home, site = fetch_site.content, fetch_site.home, fetch_site.site
 
@@ -31,9 +31,9 @@ fetch.get(toy, root=root, progress=lambda what, done, total: print(done, flush=T
 """
 
 
-def start(archive: Archive, home: Path) -> subprocess.Popen[str]:
-    arguments = [archive.urls[0], archive.md5, str(archive.size), str(home)]
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.PIPE, text=True)
+def start(archive: Archive, home: Path) -> forks.Process:
+    arguments = [archive.urls[0], archive.md5, archive.size, home]
+    return forks.Process([sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.PIPE)
 
 
 @pytest.mark.process
@@ -43,16 +43,14 @@ def test_a_killed_process_is_continued_by_the_next_and_not_disturbed_by_another(
     archive = offer(site, content)
     site.answers = [stall_at(300_000)]
     with start(archive, home) as process:
-        try:
-            assert process.stdout is not None
-            assert "300000\n" in process.stdout  # reads until this many bytes are in the file
-            assert (home / ".toy.work" / "toy.tar.part").stat().st_size == 300_000
-            with pytest.raises(BusyError, match=r"another process is working in .*; wait until it has finished"):
-                get(toy(archive), root=home)
-            assert site.ranges == [""]
-        finally:
-            process.kill()
-        assert process.wait(LONG) == -signal.SIGKILL
+        assert process.stdout is not None
+        assert "300000\n" in process.stdout  # reads until this many bytes are in the file
+        assert (home / ".toy.work" / "toy.tar.part").stat().st_size == 300_000
+        with pytest.raises(BusyError, match=r"another process is working in .*; wait until it has finished"):
+            get(toy(archive), root=home)
+        assert site.ranges == [""]
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
     get(toy(archive), root=home)
     assert_toy(home)
     # Every byte was sent once.

@@ -1,6 +1,5 @@
 import os
 import signal
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -10,12 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import forks
 from cretta.data import ArrayDataset, CorruptedDataset, corrupt, embedded, image_folder, numpy_file
 from cretta.data.corruptions import photographs
 from cretta.data.make import Maker
 from cretta.data.output import MANIFEST
 from cretta.errors import OptionError, StateError
-from processes import ENVIRONMENT, LONG
+from processes import ENVIRONMENT
 
 
 def clean(count: int = 40) -> ArrayDataset:
@@ -188,7 +188,7 @@ from processes import signal_at, signal_in
 def killed(script: str, *arguments: object) -> None:
     """Run a script that kills itself amid a file, which it leaves unfinished in the folder named first."""
     command = [sys.executable, "-c", MAKE + script, *map(str, arguments)]
-    process = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=LONG, check=False)
+    process = forks.run(command, env=ENVIRONMENT)
     assert process.returncode == -signal.SIGKILL, process.stderr
     assert any(Path(str(arguments[0]), ".cretta-make").iterdir())
 

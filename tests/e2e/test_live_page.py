@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 PHONE = {"width": 390, "height": 844}
+WIDTH = "async image => { await image.decode(); return image.naturalWidth }"
 SHOTS = os.environ.get("CRETTA_SCREENSHOTS")
 """A folder for screenshots, to be looked at."""
 Open = Callable[..., "Page"]
@@ -64,8 +66,11 @@ def send(address: str, count: int, seed: int = 0) -> None:
         assert response.status_code == 200
 
 
-def curve(page: Page, metric: str) -> str:
-    return page.locator(f"[data-metric='{metric}'] .curve").first.get_attribute("d") or ""
+def drawn(page: Page, lines: int) -> None:
+    """Wait until each curve has this number of lines."""
+    for metric in ("energy", "confidence", "accuracy"):
+        path = page.locator(f"[data-metric='{metric}'] .curve").first
+        expect(path).to_have_attribute("d", re.compile(f"^([^L]*L){{{lines}}}[^L]*$"))
 
 
 def shown(page: Page, batches: int) -> None:
@@ -92,15 +97,13 @@ def test_curves_move_while_images_are_sent_and_rollback_works(visit: Open, tmp_p
         expect(page.locator("#status")).to_have_text("ready")
         send(address, 4)
         shown(page, 4)
-        before = [curve(page, metric) for metric in ("energy", "confidence", "accuracy")]
-        assert all(path.count("L") == 3 for path in before)
+        drawn(page, 3)
         send(address, 3, seed=1)
         shown(page, 7)
-        after = [curve(page, metric) for metric in ("energy", "confidence", "accuracy")]
-        assert all(path.count("L") == 6 for path in after)
+        drawn(page, 6)
         expect(page.locator("#bars .share")).to_have_count(textbook.CLASSES)
         expect(page.locator(".thumb")).to_have_count(7)
-        assert page.locator(".thumb img").first.evaluate("image => image.naturalWidth") == textbook.SIDE
+        assert page.locator(".thumb img").first.evaluate(WIDTH) == textbook.SIDE
         assert page.locator("[data-metric='accuracy'] .curve").count() == 3
 
         confirm(page, "Save a snapshot", TOKEN)

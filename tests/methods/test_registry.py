@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import cretta
+import forks
 import textbook
 from cretta.errors import OptionError
 from cretta.methods.tent import Tent
@@ -176,29 +177,21 @@ def wheel(folder: Path) -> Path:
     return path
 
 
-def run(*command: str, path: str = "") -> str:
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH", "")]))},
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What a process says that runs with the package installed."""
     folder = tmp_path_factory.mktemp("plugin")
     site = folder / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
-    run(*pip, "--target", str(site), str(wheel(folder)))
+    install = [*pip, "--target", str(site), str(wheel(folder))]
+    installed = subprocess.run(install, capture_output=True, text=True, timeout=LONG, check=False)
+    assert installed.returncode == 0, installed.stderr
     tests = str(Path(__file__).parent.parent)
-    told = run(sys.executable, "-c", USES, str(folder / "state.safetensors"), path=os.pathsep.join([str(site), tests]))
-    found: dict[str, object] = json.loads(told)
+    path = os.pathsep.join([str(site), tests, os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", USES, folder / "state.safetensors"]
+    done = forks.run(command, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from cretta.data import embedded
 from cretta.serve import app
 from cretta.serve.shipped import shipped_adapter
+from processes import LONG
 from serving import TOKEN, npy, run, running, service_of
 
 BATCHES, SIZE, CLEAN = 50, 16, 500
@@ -50,7 +52,8 @@ async def accuracy(client: httpx.AsyncClient) -> float:
 def test_the_model_survives_poison(tmp_path: Path, kind: str) -> None:
     async def scenario() -> None:
         model, labels = shipped_adapter()
-        application = app(model, folder=tmp_path, token=TOKEN, labels=labels, batch_size=50, wait_ms=0.0, rate=0.0)
+        limits: dict[str, Any] = {"wait_ms": 0.0, "rate": 0.0, "timeout": LONG, "drain": LONG}
+        application = app(model, folder=tmp_path, token=TOKEN, labels=labels, batch_size=50, **limits)
         async with running(application) as client:
             before = await accuracy(client)
             for images in poison(kind).reshape(BATCHES, SIZE, 32, 32, 3):

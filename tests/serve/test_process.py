@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
 
 import cretta
+import forks
 from processes import ENVIRONMENT, LONG, command
 from serving import BEARER, TOKEN, pixels, png
 
@@ -28,25 +31,39 @@ LEARN = ("--statistics", "running", "--guard", "off")
 class Process:
     """A service in a new process; its log is read as it is written."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, start: Any = forks.Process, before: str = "", **changes: str) -> None:
         self.log: list[dict[str, Any]] = []
         self._changed = threading.Condition()
-        self.process = subprocess.Popen(
-            command("serve", "--port", 0, "--log", "json", *arguments),
+        line = command("serve", "--port", 0, "--log", "json", "--timeout", LONG, "--drain", LONG, *arguments)
+        line[2] = f"{before}\n{line[2]}"
+        self.process = start(
+            line,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            env={**ENVIRONMENT, "CRETTA_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1"},
+            env={**ENVIRONMENT, "CRETTA_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1", **changes},
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert " at http://127.0.0.1:" in line, [line, self.log]
+
+    def __enter__(self) -> Self:
+        try:
+            line = self.process.stdout.readline()
+            assert " at http://127.0.0.1:" in line, [line, self.log]
+        except BaseException:
+            self.__exit__()
+            raise
         self.address = line.split(" at ")[1].split()[0]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process if the test has not: a test that fails leaves nothing behind."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(LONG)
+        self.process.stdout.close()
+        self.process.stderr.close()
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
         for line in self.process.stderr:
             with self._changed:
                 self.log.append(json.loads(line))
@@ -63,11 +80,8 @@ class Process:
 
     def end(self, how: int) -> int:
         self.process.send_signal(how)
-        status = self.process.wait(LONG)
+        status: int = self.process.wait(LONG)
         self._reader.join(LONG)
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
         return status
 
 
@@ -110,10 +124,8 @@ def options(folder: Path) -> tuple[object, ...]:
 
 
 def test_sigterm_under_load_answers_every_accepted_request(tmp_path: Path) -> None:
-    service = Process(*options(tmp_path), "--snapshot-every", 0)
-    with load(service.address, 50) as answers:
-        status = service.end(signal.SIGTERM)
-    assert status == 0
+    with Process(*options(tmp_path), "--snapshot-every", 0) as service, load(service.address, 50) as answers:
+        assert service.end(signal.SIGTERM) == 0
     (stopped,) = service.events("stopped")
     assert stopped["clean"] is True
     assert stopped["accepted"] == len(answers) >= 50
@@ -123,23 +135,56 @@ def test_sigterm_under_load_answers_every_accepted_request(tmp_path: Path) -> No
 
 
 def test_sigkill_under_load_and_restart(tmp_path: Path) -> None:
-    service = Process(*options(tmp_path), "--snapshot-every", 1)
-    with load(service.address, 50):
+    with Process(*options(tmp_path), "--snapshot-every", 1) as service, load(service.address, 50):
         while not any((tmp_path / "state").glob("snapshot-*-step-[1-9]*.safetensors")):
             assert service.process.poll() is None
             time.sleep(0.01)
         assert service.end(signal.SIGKILL) == -signal.SIGKILL
-    again = Process(*options(tmp_path), "--snapshot-every", 1)
-    ready = again.first("ready")
-    assert ready["step"] > 0
-    assert ready["snapshot"].endswith(f"-step-{ready['step']}.safetensors")
-    answer = httpx.post(
-        f"{again.address}predict", content=png(pixels(1)[0]), headers={"content-type": "image/png"}, timeout=LONG
-    ).json()["predictions"][0]
-    assert answer["step"] == ready["step"]
-    state = httpx.get(f"{again.address}state", headers=BEARER, timeout=LONG).json()
-    assert state["step"] >= ready["step"]
-    assert again.end(signal.SIGINT) == 0
+    with Process(*options(tmp_path), "--snapshot-every", 1) as again:
+        ready = again.first("ready")
+        assert ready["step"] > 0
+        assert ready["snapshot"].endswith(f"-step-{ready['step']}.safetensors")
+        answer = httpx.post(
+            f"{again.address}predict", content=png(pixels(1)[0]), headers={"content-type": "image/png"}, timeout=LONG
+        ).json()["predictions"][0]
+        assert answer["step"] == ready["step"]
+        state = httpx.get(f"{again.address}state", headers=BEARER, timeout=LONG).json()
+        assert state["step"] >= ready["step"]
+        assert again.end(signal.SIGINT) == 0
+
+
+BUSY = """
+from pathlib import Path
+import textbook, torch
+def compute(*_):
+    if Path("ask").exists():
+        Path("begun").touch()
+        x = torch.zeros(500, 500)
+        while True:
+            x @ x
+def network():
+    net = textbook.small_net()
+    net.register_forward_pre_hook(compute)
+    return net
+"""
+
+
+def test_a_batch_that_does_not_end_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends with code 1: it is not aborted because PyTorch computes while the interpreter ends."""
+    (tmp_path / "busy.py").write_text(BUSY)
+    model = ("--model", "busy:network", *options(tmp_path)[2:], "--drain", 0.01)
+    monkeypatch.chdir(tmp_path)
+    with Process(*model, before="import cretta.serve.service as s; s.SNAPSHOT_SECONDS = 0.01") as service:
+        (tmp_path / "ask").touch()
+        address, body = httpx.URL(service.address), png(pixels(1)[0])
+        lines = [f"Host: {address.netloc.decode()}", "Content-Type: image/png", f"Content-Length: {len(body)}"]
+        with socket.create_connection((address.host, address.port)) as client:
+            client.sendall("\r\n".join(["POST /predict HTTP/1.1", *lines, "", ""]).encode() + body)
+            while not (tmp_path / "begun").exists():
+                assert service.process.poll() is None, service.log
+                time.sleep(0.01)
+        assert service.end(signal.SIGTERM) == 1
+    assert service.first("stopped")["clean"] is False
 
 
 def test_the_shipped_model_without_arguments(tmp_path: Path) -> None:
@@ -147,11 +192,10 @@ def test_the_shipped_model_without_arguments(tmp_path: Path) -> None:
 
     test = embedded("test")
     files = [("images", (f"{index}.png", png(test[index][0]))) for index in range(32)]
-    service = Process("--folder", tmp_path)
-    try:
+    start = functools.partial(subprocess.Popen, text=True)
+    with Process("--folder", tmp_path, start=start, OMP_NUM_THREADS="1") as service:
         body = httpx.post(f"{service.address}predict", files=files, timeout=LONG).json()
         labels = [test.classes[test[index][1]] for index in range(32)]
         hits = sum(entry["label"] == label for entry, label in zip(body["predictions"], labels, strict=True))
         assert hits >= 26  # the model has 86 % on clean images
-    finally:
         assert service.end(signal.SIGTERM) == 0

@@ -95,6 +95,7 @@ def serve(
             --host 0.0.0.0 --token-file token
     """
     import os
+    import sys
 
     try:
         import uvicorn  # noqa: F401  # reported before the model is loaded
@@ -145,6 +146,10 @@ def serve(
             say(f"Token of {what}: {folder / 'token'}")
 
     if not run(made, listener, announce):
+        if made.state.service.writer.running:  # PyTorch would abort the process when the interpreter ends
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(1)
         raise typer.Exit(1)
 
 

@@ -73,13 +73,13 @@ class Live:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(changed.set)
 
-    def _encoded(self, sent: int, labels: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the images since a number; each is encoded once, for all pages."""
+    def _encoded(self, sent: int, now: int, labels: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the images after a number, up to another; each is encoded once, for all pages."""
         known, entries = self._pictures, list(self.images)
         self._pictures = {
             answer.sequence: known.get(answer.sequence) or _image(image, answer, labels) for _, image, answer in entries
         }
-        return [self._pictures[answer.sequence] for number, _, answer in entries if number > sent]
+        return [self._pictures[answer.sequence] for number, _, answer in entries if sent < number <= now]
 
     async def stream(self, state: Callable[[], Mapping[str, Any]], labels: Sequence[str]) -> AsyncIterator[bytes]:
         """Yield messages for one page: all that is there, then what is new, until :meth:`close`."""
@@ -90,13 +90,13 @@ class Live:
         try:
             while not self.closed.is_set():
                 changed.clear()
-                now = self.number
+                now = self.number  # what is added from here on is in the next message, and in that one only
                 message = {
                     "recent": self.images.maxlen,
                     "state": state(),
-                    "batches": [batch for number, batch in list(self.batches) if number > sent],
-                    "events": [event for number, event in list(self.events) if number > sent],
-                    "images": await asyncio.to_thread(self._encoded, sent, labels),
+                    "batches": [batch for number, batch in list(self.batches) if sent < number <= now],
+                    "events": [event for number, event in list(self.events) if sent < number <= now],
+                    "images": await asyncio.to_thread(self._encoded, sent, now, labels),
                 }
                 yield f"data: {json.dumps(message, allow_nan=False)}\n\n".encode()
                 sent = now

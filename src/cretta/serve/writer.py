@@ -77,7 +77,12 @@ class Writer:
         if self._thread.ident is not None:
             self._thread.join(timeout)
         resolve(self.queue.clear(), Refusal(503, "the service stopped before it could answer."))
-        return not self._thread.is_alive()
+        return not self.running
+
+    @property
+    def running(self) -> bool:
+        """Whether its thread has begun and not ended."""
+        return self._thread.is_alive()
 
     def submit(self, command: Callable[[], Value]) -> concurrent.futures.Future[Value]:
         """Let the writer's thread call ``command`` before its next batch."""
