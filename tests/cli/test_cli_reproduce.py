@@ -77,7 +77,7 @@ def test_what_is_missing_is_said_and_the_rest_is_shown() -> None:
         rows = list(csv.DictReader(file))
     assert {row["column_group"].partition(",")[0] for row in rows} == {"CIFAR10-C"}
     assert all(row["value"] and row["printed"] for row in rows)
-    assert "Omitted, because nothing was measured: CIFAR100-C, severity 5; TinyImageNet-C, severity 5." in told
+    assert "Not measured yet: CIFAR100-C, severity 5; TinyImageNet-C, severity 5." in told
     for absent in (
         "–",
         "the measured one less it",
@@ -91,7 +91,7 @@ def test_an_item_without_any_result_is_named_and_nothing_is_written() -> None:
     assert code == 0, output + wrong
     told = " ".join(output.split())
     assert "cretta data get pacs" in told
-    assert "Omitted, because nothing was measured: PACS by source domain: accuracy; PACS by source domain: " in told
+    assert "Not measured yet: PACS by source domain: accuracy; PACS by source domain: " in told
     assert "–" not in output
     assert not Path("results/paper-smoke").exists()
 

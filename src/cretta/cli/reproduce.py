@@ -180,10 +180,12 @@ def _write(drawn: list[Table | Chart], results: dict[Run, Result], folder: Path,
 
     measured = [paper.measured(part) for part in drawn]
     content = [part for part in measured if part is not None]
-    if titles := [part.title for part, shown in zip(drawn, measured, strict=True) if shown is None]:
-        omitted = f"{paper.OMITTED}: {'; '.join(titles)}."
-        notes = [notes[0], omitted, *notes[1:]]
-        say(omitted)
+    if absent := [part for part, shown in zip(drawn, measured, strict=True) if shown is None]:
+        omitted = [f"{paper.OMITTED}: {'; '.join(part.title for part in absent)}."]
+        omitted += [f"{part.title}. {note}" for part in absent for note in paper.incomplete(part)]
+        notes = [notes[0], *omitted, *notes[1:]]
+        for note in omitted:
+            say(note)
     if not content:
         return False
     for part in content:

@@ -24,6 +24,8 @@ def notes(readings: Readings) -> tuple[str, ...]:
         done = [run for run in runs if run in readings.results]
         if done:
             lines += _of_family(scale.family(name), FULL.family(name), done, readings)
+            if len(done) + sum(run in readings.missing for run in runs) < len(runs):
+                lines.append(f"{scale.family(name).title}: {len(done)} of {len(runs)} runs are done.")
     if len(scale.seeds) < len(FULL.seeds):
         seeds = "One seed" if len(scale.seeds) == 1 else "Two seeds"
         stated = " where no other number is stated" if any(scale.family(name).seeds for name in requests) else ""

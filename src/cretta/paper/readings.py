@@ -88,7 +88,7 @@ class Readings:
         return dataclasses.replace(cell(values, printed, note, blocks), comparable=self.scale.comparable)
 
     def _reason(self, groups: Groups) -> str:
-        runs = [run for group in groups for run in group]
+        runs = dict.fromkeys(run for group in groups for run in group)
         if any(run in self.missing for run in runs):
             return "not available, see notes"
         done = sum(run in self.results for run in runs)
