@@ -27,6 +27,7 @@ from cretta import demo, models, paper
 from cretta.bench import Result, Run
 from cretta.cli import app
 from cretta.cli.reproduce import COMMITTED
+from cretta.data import CORRUPTIONS
 from cretta.data.registry import RELEASES
 from cretta.models.weights import card
 from cretta.paper import values
@@ -346,7 +347,8 @@ def main_results() -> str:
     scale = paper.best_scale(paper.get("accuracy"), results())
     if scale is None or not scale.comparable:
         return NO_RESULTS
-    parts = [main_table(Readings(scale, results()), name) for name in ("cifar10", "cifar100")]
+    names = [name for name in ("cifar10", "cifar100") if scale.family(name).corruptions == CORRUPTIONS]
+    parts = [main_table(Readings(scale, results()), name) for name in names]
     complete = [paper.measured(part) for part in parts]
     if not any(complete):
         return NO_RESULTS
