@@ -148,10 +148,17 @@ def results() -> dict[Run, Result]:
 
 
 @cache
+def scale_of(name: str) -> paper.Scale | None:
+    """Return the scale of which these results have most for an item; none if its numbers mean nothing."""
+    scale = paper.best_scale(paper.get(name), results())
+    return scale if scale and scale.comparable else None
+
+
+@cache
 def shown(name: str) -> tuple[Table | Chart, ...]:
     """Return the tables and charts of an item from these results; none if it was not run at a scale that counts."""
-    scale = paper.best_scale(paper.get(name), results())
-    return paper.get(name).show(results(), scale) if scale and scale.comparable else ()
+    scale = scale_of(name)
+    return paper.get(name).show(results(), scale) if scale else ()
 
 
 def reasons() -> dict[str, str]:
@@ -181,7 +188,9 @@ def verdict() -> str:
         if rows:
             headings = ("claim", "where", "paper", "measured", "difference", "holds")
             reason = f"\n\nLikely reason: {reasons()[name]}" if name in reasons() else ""
-            sections.append(f"### {item.title} ({item.where})\n\n{table([headings, *rows])}{reason}")
+            scale = scale_of(name)
+            size = f"\n\nScale `{scale.name}`: {' '.join(scale.about.split())}" if scale else ""
+            sections.append(f"### {item.title} ({item.where})\n\n{table([headings, *rows])}{size}{reason}")
     return "\n\n".join([RULE, table(overview), *sections])
 
 
@@ -311,8 +320,8 @@ def small_batches() -> list[tuple[str, ...]]:
 
 def by_length() -> str:
     """Return CreTTA beside BN Adapt on the first batches of the streams of CIFAR10-C at severity 5."""
-    scale = paper.best_scale(paper.get("accuracy"), results())
-    readings = Readings(scale, results()) if scale and scale.comparable else None
+    scale = scale_of("accuracy")
+    readings = Readings(scale, results()) if scale else None
     runs: list[list[Run]] = []
     if readings:
         family = readings.scale.family("cifar10")
@@ -344,8 +353,8 @@ def by_length() -> str:
 
 def main_results() -> str:
     """Return what was measured under corruption on CIFAR10-C and CIFAR100-C, method by method, for README.md."""
-    scale = paper.best_scale(paper.get("accuracy"), results())
-    if scale is None or not scale.comparable:
+    scale = scale_of("accuracy")
+    if scale is None:
         return NO_RESULTS
     names = [name for name in ("cifar10", "cifar100") if scale.family(name).corruptions == CORRUPTIONS]
     parts = [main_table(Readings(scale, results()), name) for name in names]

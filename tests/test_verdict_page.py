@@ -41,6 +41,7 @@ def test_what_was_run_has_its_numbers_and_the_rest_says_that_it_was_not(writer: 
     assert "| `pacs` | Table 2 | CreTTA has the best average accuracy and ECE. | not run yet |" in page
     assert "| 88.30 against 88.27 (AEA) | 60.00 ± 1.00 against 70.00 ± 1.00 (TENT) |" in page
     assert "| -10.00 ± 0.00 | no, the opposite |" in page
+    assert "Scale `day`: The main tables on CIFAR" in page
     assert "Likely reason" not in page
 
 
@@ -109,8 +110,8 @@ def test_a_readme_with_incomplete_results(writer: ModuleType, tmp_path: Path, mo
     ):
         write_summary(results(done, batches=4), dict.fromkeys(done, "cretta reproduce"), folder)
         monkeypatch.setattr(writer, "RESULTS", folder)
-        writer.results.cache_clear()
-        writer.shown.cache_clear()
+        for cached in (writer.results, writer.scale_of, writer.shown):
+            cached.cache_clear()
         text = writer.main_results()
         assert re.findall(r"^\| ([A-Z][A-Za-z ]+?) \| [*\d]", text, re.MULTILINE) == methods
         assert ("No complete results" in text) is (not methods)

@@ -17,6 +17,7 @@ from cretta.errors import OptionError
 from cretta.methods import get as method
 from cretta.paper import FULL, QUICK, SMOKE, Scale, get, incomplete, items, measured, missing
 from cretta.paper.ablations import batch_index
+from cretta.paper.verdict import claims, judge, verdict
 from cretta.report.content import Cell, Chart, Table
 from cretta.report.ranking import marks
 from cretta.report.tables import markdown
@@ -421,6 +422,13 @@ def test_notes_are_of_networks_that_ran() -> None:
         assert entry not in text
 
 
+def test_images_of_a_method_that_did_not_run_are_not_mentioned() -> None:
+    runs = [run for run in get("main").plan(QUICK) if run.data == "cifar10" and run.method in ("source", "tent")]
+    assert {run.images for run in runs} == {400, 2000}
+    (drawn,) = get("main").show(results(runs), QUICK)
+    assert "CIFAR10-C: 2 000 images of each domain" in " ".join(drawn.notes)
+
+
 def test_what_was_not_measured_is_omitted_and_named_once() -> None:
     runs = [run for run in get("main").plan(SMOKE) if run.data == "embedded" and run.method in ("source", "tent")]
     drawn = measured(table("main", get("main").show(results(runs), SMOKE)))
@@ -467,6 +475,19 @@ def test_with_all_results_nothing_is_omitted(scale: Scale) -> None:
     for name in ("imagenet", "imagenet-batches", "pairs", "energy"):
         shown = get(name).show(results(get(name).plan(scale)), scale)
         assert tuple(measured(entry) for entry in shown) == shown, name
+
+
+def test_a_line_is_drawn_when_all_of_its_points_are_measured() -> None:
+    item = get("beta")
+    runs = item.plan(SMOKE)
+    absent = next(run for run in runs if run.data == "embedded" and dict(run.options).get("beta") == 2.0)
+    for done, severities in ((set(runs), 2), (set(runs) - {absent}, 1)):
+        shown = item.show(results(done), SMOKE)
+        panels = [panel for entry in shown if isinstance(entry, Chart) for panel in entry.panels]
+        assert {len(panel.series) for panel in panels if "CIFAR10-C" in panel.title} == {severities}
+    # One β alone has no range.
+    alone = item.show(results(run for run in runs if not run.options), SMOKE)
+    assert {verdict(judge(claim, alone)) for claim in claims(item)} == {"not run yet"}
 
 
 def test_panels_without_a_curve_are_omitted() -> None:

@@ -55,10 +55,12 @@ def _of_family(family: Family, paper: Family, runs: Sequence[Run], readings: Rea
 
 
 def _images(family: Family, runs: Sequence[Run]) -> str:
-    counts = sorted({run.images for run in runs if run.images is not None})
+    methods = {run.method for run in runs}
+    # Source on the images of a method that has fewer says nothing before that method ran.
+    base = {count for method, count in family.fewer.items() if method not in methods} - {family.images}
+    counts = sorted({run.images for run in runs if run.images is not None and run.images not in base})
     exceptions = []
     if any(run.images == family.images for run in runs):  # those of a stream of several domains have their own number
-        methods = {run.method for run in runs}
         fewer = _by_number({method: count for method, count in family.fewer.items() if method in methods})
         exceptions = [f"{FEWER.strip()} the first {spaced(count)} with {names}" for count, names in fewer]
         if any(is_mild(run.domains) for run in runs):
