@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "models.json"
 PAGE = ROOT / "docs" / "models.md"
 LOGS = ROOT / "docs" / "results"
-MARKS = ("<!-- measured by benchmarks/models.py -->", "<!-- end -->")
+MARKS = ("<!-- generated: source models -->", "<!-- end -->")
 PACS = ("photo", "art_painting", "cartoon", "sketch")
 HEADINGS = (
     "model",

@@ -7,8 +7,10 @@ results are not those of the shipped weights, and draw its figure.
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
+import runpy
 import sys
 import tempfile
 import tomllib
@@ -16,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from typer.testing import CliRunner
 
@@ -23,21 +27,34 @@ from cretta import demo, models, paper
 from cretta.bench import Result, Run
 from cretta.cli import app
 from cretta.cli.reproduce import COMMITTED
+from cretta.data import CORRUPTIONS
 from cretta.data.registry import RELEASES
 from cretta.models.weights import card
-from cretta.paper.family import WORST
+from cretta.paper import values
+from cretta.paper.cost import BATCH, gflops
+from cretta.paper.family import FEWER, WORST
+from cretta.paper.notes import notes
+from cretta.paper.readings import Readings
+from cretta.paper.shapes import ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR, METHODS, domains
 from cretta.paper.verdict import RULE, Claim, Finding, claims, judge
 from cretta.paper.verdict import verdict as judged
-from cretta.report.content import Cell, Chart, Table
+from cretta.report.content import Cell, Chart, Column, Row, Table
 from cretta.report.ranking import number
+from cretta.report.spread import margin
 from cretta.report.tables import markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs"
 RESULTS = ROOT / COMMITTED
+BENCHMARKS = ROOT / "benchmarks" / "results"
 CHOICE = PAGES / "results" / "choice.csv"
 DEMO = PAGES / "results" / "demo"
 """The store of the demo's results."""
+SIMPLE = ("source", "bn_adapt", "cretta")
+PAPER = "cretta: paper"
+NO_RESULTS = """\
+No complete results on all fifteen corruptions are committed yet;
+`cretta reproduce main accuracy --scale day --export benchmarks/results/paper` computes them."""
 SITUATIONS = ("shift after shift", "class after class", "single images", "no shift", "other buffers")
 
 
@@ -131,10 +148,17 @@ def results() -> dict[Run, Result]:
 
 
 @cache
+def scale_of(name: str) -> paper.Scale | None:
+    """Return the scale of which these results have most for an item; none if its numbers mean nothing."""
+    scale = paper.best_scale(paper.get(name), results())
+    return scale if scale and scale.comparable else None
+
+
+@cache
 def shown(name: str) -> tuple[Table | Chart, ...]:
     """Return the tables and charts of an item from these results; none if it was not run at a scale that counts."""
-    scale = paper.best_scale(paper.get(name), results())
-    return paper.get(name).show(results(), scale) if scale and scale.comparable else ()
+    scale = scale_of(name)
+    return paper.get(name).show(results(), scale) if scale else ()
 
 
 def reasons() -> dict[str, str]:
@@ -164,7 +188,9 @@ def verdict() -> str:
         if rows:
             headings = ("claim", "where", "paper", "measured", "difference", "holds")
             reason = f"\n\nLikely reason: {reasons()[name]}" if name in reasons() else ""
-            sections.append(f"### {item.title} ({item.where})\n\n{table([headings, *rows])}{reason}")
+            scale = scale_of(name)
+            size = f"\n\nScale `{scale.name}`: {' '.join(scale.about.split())}" if scale else ""
+            sections.append(f"### {item.title} ({item.where})\n\n{table([headings, *rows])}{size}{reason}")
     return "\n\n".join([RULE, table(overview), *sections])
 
 
@@ -183,6 +209,11 @@ def finding_row(text: str, finding: Finding) -> tuple[str, ...]:
 
 
 def not_to_use() -> str:
+    """Return situations in which CreTTA does not help, from files of benchmarks and from the committed results."""
+    return "\n\n".join((situations(), by_length(), worse_than_simple()))
+
+
+def worse_than_simple() -> str:
     """Return where CreTTA was significantly worse than a model that does not learn, in accuracy or in ECE."""
     lines = []
     for name in ("accuracy", "imagenet", "non-iid", "continual", "recurring"):
@@ -196,20 +227,214 @@ def not_to_use() -> str:
             ]
     if lines:
         return "\n".join(["CreTTA was significantly worse than a model that does not learn here:", "", *lines])
-    return (
-        "Not run yet." if not results() else "In no committed result was CreTTA significantly worse than such a model."
+    if not any(paper.measured(part) for name in paper.items() for part in shown(name)):
+        return "Where CreTTA is significantly worse than a model that does not learn at full size: not measured yet."
+    return "In no committed result that is complete was CreTTA significantly worse than a model that does not learn."
+
+
+def situations() -> str:
+    """Return accuracy and ECE in situations that do not suit CreTTA, each with the file that has the numbers."""
+    head = ("situation", "network", "images", "Source", "BN Adapt", "CreTTA", "CreTTA, changed", "file")
+    rows = [*short_streams(), *underconfident(), *small_batches()]
+    explained = (
+        "Accuracy / ECE in %; – where the file does not have it. *Changed*: with the setting named. Files without a "
+        "folder are in `benchmarks/results/`."
     )
+    return f"{table([head, *rows])}\n\n{explained}" if rows else "Small benchmarks: not measured yet."
+
+
+def pair(accuracy: float | str, error: float | str | None = None) -> str:
+    """Return "accuracy / ECE" in percent from shares, or from numbers as a CSV file has them."""
+    numbers = [f"{100 * x:.1f}" if isinstance(x, float) else x or "–" for x in (accuracy, error)]
+    return " / ".join(numbers)
+
+
+def saved(name: str) -> list[dict[str, Any]]:
+    """Return the rows of a benchmark; none if it was not run."""
+    path = BENCHMARKS / f"{name}.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.is_file() else []
+    return rows
+
+
+def short_streams() -> list[tuple[str, ...]]:
+    """Return the mean over the streams of the benchmark of estimates, by dataset."""
+    rows = [row for row in saved("estimates") if not row["collapse"]]
+    lines = []
+    for data, network in (("cifar10", "resnet-20-cifar10"), ("cifar100", "resnet-20-cifar100-smoothed")):
+        own = {
+            method: [row["accuracy"] for row in rows if (row["dataset"], row["method"]) == (data, method)]
+            for method in SIMPLE
+        }
+        if all(own.values()):
+            text = f"short streams: mean of {len(own['cretta'])}, batches of 50"
+            means = [pair(fmean(values)) for values in own.values()]
+            lines.append((text, f"`{network}`", "150 each", *means, "", "`estimates.json`"))
+    return lines
+
+
+def underconfident() -> list[tuple[str, ...]]:
+    """Return networks whose confidence is below their accuracy, with and without recalibration."""
+    networks: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in saved("calibrate"):
+        networks.setdefault(row["network"], {})[row["variant"]] = row
+    lines = []
+    for name, variants in networks.items():
+        source, changed = variants["source"], variants.get("cretta, calibrate=auto")
+        if source["confidence"] < source["accuracy"]:
+            text = (
+                f"an underconfident network: mean confidence {100 * source['confidence']:.1f}, "
+                f"with CreTTA {100 * variants['cretta']['confidence']:.1f}"
+            )
+            cells = [pair(variants[method]["accuracy"], variants[method]["ECE"]) for method in SIMPLE]
+            other = f'`calibrate="auto"`: {pair(changed["accuracy"], changed["ECE"])}' if changed else ""
+            lines.append((text, f"`{name}`", str(source["images"]), *cells, other, "`calibrate.json`"))
+    return lines
+
+
+def small_batches() -> list[tuple[str, ...]]:
+    """Return batches of few images or of one class, and clean images: as they come, and with statistics="auto"."""
+    with CHOICE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = []
+    cases = (
+        ("single images", "batches of one image", "moving"),
+        ("class after class", "batches of few classes", "mixture"),
+        ("no shift", "no shift", ""),
+    )
+    for situation, text, statistics in cases:
+        own = {(row["method"], row["setting"]): row for row in rows if row["situation"] == situation}
+        texts = {key: pair(row["accuracy %"], row["ECE %"]) for key, row in own.items()}
+        setting = f'statistics="{statistics}"'
+        changed = f"`{setting}`: {texts['cretta', setting]}" if statistics else ""
+        cells = [texts[method, ""] for method in SIMPLE]
+        images = own["cretta", ""]["images"]
+        lines.append((text, "first shipped WRN-40-2", images, *cells, changed, "`docs/results/choice.csv`"))
+    named = {"batch 4": "batches of four images", "clean": "no shift"}
+    for row in saved("harm"):
+        if row["method"] == "cretta" and row["stream"] in named:
+            source, changed = pair(row["source"]), f'`statistics="auto"`, guard: {pair(row["adapted"])}'
+            network, images = f"`{row['network']}`", str(row["images"])
+            lines.append((named[row["stream"]], network, images, source, "–", "–", changed, "`harm.json`"))
+    return lines
+
+
+def by_length() -> str:
+    """Return CreTTA beside BN Adapt on the first batches of the streams of CIFAR10-C at severity 5."""
+    scale = scale_of("accuracy")
+    readings = Readings(scale, results()) if scale else None
+    runs: list[list[Run]] = []
+    if readings:
+        family = readings.scale.family("cifar10")
+        streams = domains(family, "worst", ablation=False)
+        runs = [readings.groups(family, METHODS[label], streams)[0] for label in ("BN Adapt", "CreTTA")]
+    if not runs or not all(run in results() for group in runs for run in group):
+        return "What CreTTA gains over BN Adapt by the length of a stream, over all corruptions: not measured yet."
+    first = results()[runs[0][0]].rows
+    rows = []
+    for count in (count for count in (1, 5, 10, 25, 50) if count <= len(first)):
+        begun = [[replace(results()[run], rows=results()[run].rows[:count]) for run in group] for group in runs]
+        texts, differences = [], []
+        for value in (values.accuracy, values.calibration_error):
+            # Each corruption is a block: both methods had the same images of it.
+            own, other = (Cell(value(group), blocks=tuple(value([result]) for result in group)) for group in begun)
+            texts.append((own, other))
+            difference = number((other.value or 0) - (own.value or 0), 2, signed=True)
+            differences.append(f"{difference} ± {number(margin(own, other), 2)}")
+        shares = [" / ".join(figure(cells[index]) for cells in texts) for index in (0, 1)]
+        rows.append((str(sum(row.images for row in first[:count])), *shares, *differences))
+    head = ("first images of each stream", "BN Adapt", "CreTTA", "accuracy", "ECE")
+    text = (
+        f"CIFAR10-C, severity {WORST}, mean over {len(runs[0])} corruptions, each with a reset: accuracy / ECE in % "
+        "of the stream up to there, and the difference of CreTTA to BN Adapt (± margin: paired t-test over "
+        "corruptions, 5 %)."
+    )
+    return f"{text}\n\n{table([head, *rows], right=4)}"
 
 
 def main_results() -> str:
-    """Return accuracy and ECE under corruption on CIFAR10-C and CIFAR100-C, for README.md."""
-    (full,) = (part for part in shown("accuracy") if isinstance(part, Table))
-    kept = [index for index, column in enumerate(full.columns) if f"severity {WORST}" in column.group]
-    columns = tuple(full.columns[index] for index in kept)
-    rows = tuple(replace(row, cells=tuple(row.cells[index] for index in kept)) for row in full.rows)
-    part = paper.measured(replace(full, columns=columns, rows=rows))
-    assert isinstance(part, Table)
-    return markdown(part).strip()
+    """Return what was measured under corruption on CIFAR10-C and CIFAR100-C, method by method, for README.md."""
+    scale = scale_of("accuracy")
+    if scale is None:
+        return NO_RESULTS
+    names = [name for name in ("cifar10", "cifar100") if scale.family(name).corruptions == CORRUPTIONS]
+    parts = [main_table(Readings(scale, results()), name) for name in names]
+    complete = [paper.measured(part) for part in parts]
+    if not any(complete):
+        return NO_RESULTS
+    return "\n\n".join(markdown(part).strip() for part in complete if isinstance(part, Table))
+
+
+def main_table(readings: Readings, name: str) -> Table:
+    """Return accuracy, ECE and mCE at severity 5, each the mean over all corruptions, and the cost of a step."""
+    family = readings.scale.family(name)
+    streams = domains(family, "worst", ablation=False)
+    quantities = (ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR)
+    columns = [Column(quantity.title, better=quantity.better) for quantity in quantities]
+    columns.append(Column(f"GFLOPs per {BATCH} images", digits=0))
+    rows = []
+    for label, variant in METHODS.items():
+        cells = [quantity.cell(readings, variant, family, streams) for quantity in quantities]
+        cost = readings.cell(readings.groups(family, variant, streams), gflops("gflops"))
+        # What is missing is named once per method.
+        cells = [cells[0], *(replace(cell, note="") if cell.value is None else cell for cell in (*cells[1:], cost))]
+        rows.append(Row(f"{label}{FEWER}" if variant.method in family.fewer else label, tuple(cells)))
+    title = f"{family.title}, severity {WORST}, mean over {len(streams)} corruptions"
+    return Table("results", title, "Method", tuple(columns), tuple(rows), notes(readings))
+
+
+def tried() -> str:
+    """Return the settings of CreTTA that benchmarks/settings.py compared, for docs/choosing.md."""
+    path = BENCHMARKS / "settings.json"
+    if not path.is_file():
+        return "Not measured yet: `python benchmarks/settings.py`."
+    measured: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8"))
+    names = [name for name, *_ in runpy.run_path(str(ROOT / "benchmarks" / "settings.py"))["cases"]()]
+    groups = dict.fromkeys((row["network"], row["part"]) for row in measured.values())
+    return "\n\n".join(tried_in(*group, names, measured) for group in groups)
+
+
+def tried_in(network: str, part: str, names: Sequence[str], measured: dict[str, dict[str, Any]]) -> str:
+    """Return the table of one network and stream, and which settings are ahead of the paper's and of other methods."""
+    own = {row["setting"]: row for row in measured.values() if (row["network"], row["part"]) == (network, part)}
+    done = [name for name in names if name in own]
+    first = own[done[0]]
+    columns = (
+        Column("accuracy %", better="higher"),
+        Column("ECE %", better="lower"),
+        Column(f"GFLOPs per {BATCH} images", digits=0),
+    )
+    cells = {
+        name: (
+            Cell(row["accuracy"], blocks=tuple(row["accuracy of blocks"])),
+            Cell(row["ECE"], blocks=tuple(row["ECE of blocks"])),
+            Cell(row["GFLOPs per batch"] * BATCH / row["batch"]),
+        )
+        for name, row in own.items()
+    }
+    stream = {"drift": "four corruptions in a row without a reset", "alone": "mean over four corruptions"}[part]
+    title = f"{network}, {stream}: {first['images']} images in batches of {first['batch']}"
+    below = (
+        [f"Not measured yet: {'; '.join(name for name in names if name not in own)}."] if len(done) < len(names) else []
+    )
+    rows = tuple(Row(name, cells[name]) for name in done)
+    text = markdown(Table("settings", title, "setting", columns, rows, tuple(below))).strip()
+    rivals = [name for name in done if not name.startswith("cretta") or name == PAPER]
+    ahead = {
+        name: all(leads(cells[name], cells[rival]) for rival in rivals)
+        for name in done
+        if name not in rivals and all(leads(cells[name], cells[rival], chance=True) for rival in rivals)
+    }
+    if PAPER not in own or not ahead:
+        return f"{text}\n\nNo setting is ahead of {', '.join(rivals)} in both accuracy and ECE."
+    winners = "; ".join(f"{name} ({'significantly' if sure else 'not significantly'})" for name, sure in ahead.items())
+    return f"{text}\n\nAhead of {', '.join(rivals)} in both accuracy and ECE: {winners}."
+
+
+def leads(own: Sequence[Cell], other: Sequence[Cell], *, chance: bool = False) -> bool:
+    """Return whether a setting has a higher accuracy and a lower ECE, beyond their margins unless ``chance``."""
+    gains = ((own[0].value or 0) - (other[0].value or 0), (other[1].value or 0) - (own[1].value or 0))
+    least = (0.0 if chance else margin(a, b) for a, b in zip(own[:2], other[:2], strict=True))
+    return all(gain > limit for gain, limit in zip(gains, least, strict=True))
 
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -219,12 +444,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "model cards": model_cards,
     "verdict": verdict,
     "when not to use CreTTA": not_to_use,
+    "main results": main_results,
+    "settings that were tried": tried,
     **{f"choice: {situation}": partial(choice, situation) for situation in SITUATIONS},
 }
-
-
-if RESULTS.is_dir():
-    PARTS["main results"] = main_results  # in README.md
 
 
 def pages() -> list[Path]:

@@ -15,8 +15,9 @@ from cretta.bench import Run, RunContext, Store, run_all
 from cretta.data.domains import Domain
 from cretta.errors import OptionError
 from cretta.methods import get as method
-from cretta.paper import FULL, QUICK, SMOKE, Scale, get, items, measured, missing
+from cretta.paper import FULL, QUICK, SMOKE, Scale, get, incomplete, items, measured, missing
 from cretta.paper.ablations import batch_index
+from cretta.paper.verdict import claims, judge, verdict
 from cretta.report.content import Cell, Chart, Table
 from cretta.report.ranking import marks
 from cretta.report.tables import markdown
@@ -421,6 +422,13 @@ def test_notes_are_of_networks_that_ran() -> None:
         assert entry not in text
 
 
+def test_images_of_a_method_that_did_not_run_are_not_mentioned() -> None:
+    runs = [run for run in get("main").plan(QUICK) if run.data == "cifar10" and run.method in ("source", "tent")]
+    assert {run.images for run in runs} == {400, 2000}
+    (drawn,) = get("main").show(results(runs), QUICK)
+    assert "CIFAR10-C: 2 000 images of each domain" in " ".join(drawn.notes)
+
+
 def test_what_was_not_measured_is_omitted_and_named_once() -> None:
     runs = [run for run in get("main").plan(SMOKE) if run.data == "embedded" and run.method in ("source", "tent")]
     drawn = measured(table("main", get("main").show(results(runs), SMOKE)))
@@ -431,10 +439,30 @@ def test_what_was_not_measured_is_omitted_and_named_once() -> None:
     assert cell(drawn, "TENT", "ECE", "CIFAR10-C, severity 5").value == pytest.approx(25.0)
     assert "–" not in markdown(drawn)
     assert drawn.notes[-1] == (
-        "Omitted, because nothing was measured: CIFAR100-C, severity 5; CIFAR100-C, severities 1, 5; TinyImageNet-C, "
+        "Not measured yet: CIFAR100-C, severity 5; CIFAR100-C, severities 1, 5; TinyImageNet-C, "
         "severity 5; TinyImageNet-C, severities 1, 5; BN Adapt; PL; SHOT; ETA; EATA; SAR; AEA; TEA; CreTTA."
     )
-    assert not any("Omitted" in note for note in drawn.notes[:-1])
+    assert not any("Not measured" in note for note in drawn.notes[:-1])
+
+
+def test_a_mean_is_shown_only_over_all_corruptions() -> None:
+    item = get("main")
+    runs = [run for run in item.plan(SMOKE) if run.data == "embedded" and run.domains[0].severity == 5]
+    half = [run for run in runs if run.method != "tent" or run.domains[0].name == "fog"]
+    (full,) = item.show(results(half), SMOKE)
+    drawn = measured(full)
+    assert isinstance(drawn, Table)
+    assert "TENT" not in [row.label for row in drawn.rows]
+    assert cell(drawn, "CreTTA", "ECE", "CIFAR10-C, severity 5").value == pytest.approx(25.0)
+    (text,) = incomplete(full)
+    beginning = (
+        "Measured in part, and not shown before all runs are done: CIFAR10-C, severities 1, 5: Source 2 of 4 runs, "
+    )
+    assert text.startswith(beginning)
+    # mCE needs the two runs of the source model as well.
+    assert text.endswith("CreTTA 4 of 8 runs; CIFAR10-C, severity 5: TENT 3 of 4 runs.")
+    assert text in drawn.notes
+    assert "CIFAR10-C: 21 of 44 runs are done." in drawn.notes
 
 
 def test_of_tables_and_charts_without_results_nothing_is_shown() -> None:
@@ -449,13 +477,26 @@ def test_with_all_results_nothing_is_omitted(scale: Scale) -> None:
         assert tuple(measured(entry) for entry in shown) == shown, name
 
 
+def test_a_line_is_drawn_when_all_of_its_points_are_measured() -> None:
+    item = get("beta")
+    runs = item.plan(SMOKE)
+    absent = next(run for run in runs if run.data == "embedded" and dict(run.options).get("beta") == 2.0)
+    for done, severities in ((set(runs), 2), (set(runs) - {absent}, 1)):
+        shown = item.show(results(done), SMOKE)
+        panels = [panel for entry in shown if isinstance(entry, Chart) for panel in entry.panels]
+        assert {len(panel.series) for panel in panels if "CIFAR10-C" in panel.title} == {severities}
+    # One β alone has no range.
+    alone = item.show(results(run for run in runs if not run.options), SMOKE)
+    assert {verdict(judge(claim, alone)) for claim in claims(item)} == {"not run yet"}
+
+
 def test_panels_without_a_curve_are_omitted() -> None:
     runs = [run for run in get("overconfidence").plan(SMOKE) if run.method == "tent" and run.data == "embedded"]
     shown = [measured(entry) for entry in get("overconfidence").show(results(runs), SMOKE)]
     (drawn,) = [entry for entry in shown if entry is not None]
     assert isinstance(drawn, Chart)
     assert [panel.title for panel in drawn.panels] == ["TENT: confidence", "TENT: ECE"]
-    assert drawn.notes[-1] == "Omitted, because nothing was measured: CreTTA: confidence; CreTTA: ECE."
+    assert drawn.notes[-1] == "Not measured yet: CreTTA: confidence; CreTTA: ECE."
 
 
 def test_differences_to_the_paper_are_shown_where_they_mean_something() -> None:

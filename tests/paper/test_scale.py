@@ -25,6 +25,7 @@ from cretta.models import open_model
 from cretta.models.imagenet import efficientnet_lite0
 from cretta.paper import DAY, FULL, QUICK, SCALES, SMOKE, get, missing, scale, stages
 from cretta.paper.family import is_mild
+from cretta.paper.shapes import METHODS
 from cretta.report.content import Table
 
 
@@ -61,17 +62,31 @@ def test_a_day_has_images_and_seeds_by_method() -> None:
     for data in ("cifar10", "cifar100"):
         mild = {method: own for (name, method, below), own in runs.items() if name == data and below}
         assert mild == dict.fromkeys(("source", "bn_adapt", "tent", "cretta"), few)
-    order = list(stages(get("main").plan(DAY)))
-    assert order[:2] + order[3:5] == [
-        "CIFAR10-C",
-        "CIFAR100-C",
-        "CIFAR10-C below severity 5",
-        "CIFAR100-C below severity 5",
-    ]
     table = get("main").show(results(get("main").plan(DAY)), DAY)[0]
     assert isinstance(table, Table)
     assert "TEA †" in [row.label for row in table.rows]
     assert "† the first 1 000 with tea; 2 000 at milder severities" in " ".join(table.notes)
+
+
+def test_what_counts_most_runs_first() -> None:
+    parts = stages(get("main").plan(DAY))
+    assert list(parts)[:5] == [
+        "CIFAR10-C, main methods",
+        "CIFAR10-C, others",
+        "CIFAR10-C, further seeds",
+        "CIFAR100-C, main methods",
+        "CIFAR100-C, others",
+    ]
+    titles = [title for title in parts if not title.startswith("TinyImageNet")]
+    assert titles[5:] == ["CIFAR10-C below severity 5, main methods", "CIFAR100-C below severity 5, main methods"]
+    methods = [{run.method for run in part} for part in list(parts.values())[:3]]
+    main = {"source", "bn_adapt", "tent", "cretta"}
+    assert methods == [main, {variant.method for variant in METHODS.values()} - main, main - {"source"}]
+    assert [{run.seed for run in part} for part in list(parts.values())[:3]] == [{0}, {0}, {1, 2}]
+    # Another setting or buffer of CreTTA is not the main method.
+    other = stages(get("buffer-size").plan(DAY))
+    assert {run.buffer.size for run in other["CIFAR10-C, main methods"]} == {0.1}
+    assert sum(map(len, parts.values())) == len(get("main").plan(DAY))
 
 
 def test_every_scale_has_the_same_families() -> None:

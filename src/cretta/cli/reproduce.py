@@ -33,7 +33,10 @@ def reproduce(
     estimated: bool = flag("--estimate", "Show what would run, in which order and how long it takes, and exit."),
     from_results: bool = flag("--from-results", "Compute nothing: show what a folder of results has, without data."),
     export: Path | None = option(
-        None, "Also write the runs of these items into this folder, as one Parquet file and as CSV.", shown="none"
+        None,
+        "Also write the runs of these items into this folder, as one Parquet file and as CSV; runs that it has, with "
+        "the same data and weights, are not computed again.",
+        shown="none",
     ),
     model: list[str] | None = option(
         None,
@@ -57,8 +60,9 @@ def reproduce(
     """Run any table or figure of the paper again, and see its numbers beside those measured here.
 
     **Resumable**: run the same command again. Items share runs, and a stored run is never computed twice: severity 5
-    comes first, dataset by dataset, then milder ones. Items that need data or weights that are not there are left out,
-    with the commands that get them.
+    comes first, dataset by dataset, then milder ones; of each, Source, BN Adapt, TENT and CreTTA with one seed come
+    first, further seeds last. Items that need data or weights that are not there are left out, with the commands that
+    get them.
 
         # everything at the scale of a smoke test, which only shows that it works
         cretta reproduce
@@ -68,6 +72,9 @@ def reproduce(
 
         # the same on all nodes of a Ray cluster
         cretta reproduce main cost --scale quick --engine ray --address auto
+
+        # continue from results that other machines computed, and add to them
+        cretta reproduce main --scale day --export benchmarks/results/paper
 
         # a table from committed results, without computing
         cretta reproduce main --from-results
@@ -104,6 +111,12 @@ def reproduce(
             say(f"Without results in {folder}: {', '.join(absent)}")
     plans = {name: chosen[name].plan(sized) for name, sized in scales.items()}
     runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
+    options = [word for pair in model or [] for word in ("--model", pair)]
+    commands = {
+        run: shlex.join(["cretta", "reproduce", name, "--scale", scales[name].name, *options])
+        for name, planned in reversed(plans.items())
+        for run in planned
+    }
     abouts = {sized.name: sized.about for sized in scales.values()}
     for name, about in abouts.items():
         console.print(f"Scale {name}: {about}")
@@ -113,13 +126,22 @@ def reproduce(
         for reason in dict.fromkeys(missing.values()):
             affected = [name for name, planned in plans.items() if any(missing.get(run) == reason for run in planned)]
             say(f"Left out, in {', '.join(affected)}: {reason}")
-        stages = paper.stages(run for run in runs if run not in missing)
+        possible = [run for run in runs if run not in missing]
+        if export is not None:
+            copied, outdated = paper.copy_results(export, possible, results_store, context)
+            if copied:
+                say(f"Taken from {export}: {count(copied, 'run')}")
+            if outdated:
+                say(f"In {export} with other data, weights or version, computed again: {count(outdated, 'run')}")
+        stages = paper.stages(possible)
         if estimated:
             _print_estimate(stages, results_store, context, workers_of.workers or 1)
             return
         for title, due in stages.items():
             console.print(f"{title}:")
             results |= execute(due, results_store, context, workers_of)
+            if export is not None:  # after each stage: what is finished then outlasts this machine
+                paper.write_summary({run: results[run] for run in due}, commands, export)
     done = {run: results[run] for run in runs if run in results}
     drawn = [part for name, sized in scales.items() for part in chosen[name].show(done, sized, missing)]
     target = output or (folder if not from_results else Path()) / f"paper-{'-'.join(abouts)}"
@@ -128,12 +150,6 @@ def reproduce(
         took = duration(time.monotonic() - start)
         say(f"{count(len(plans), 'item')} from {count(len(done), 'run')} in {took}: {target}")
     if export is not None and done:
-        options = [word for pair in model or [] for word in ("--model", pair)]
-        commands = {
-            run: shlex.join(["cretta", "reproduce", name, "--scale", scales[name].name, *options])
-            for name, planned in reversed(plans.items())
-            for run in planned
-        }
         size = paper.write_summary(done, commands, export)
         say(f"Summary, now {size / 1e3:.0f} kB: {export}")
 
@@ -164,10 +180,12 @@ def _write(drawn: list[Table | Chart], results: dict[Run, Result], folder: Path,
 
     measured = [paper.measured(part) for part in drawn]
     content = [part for part in measured if part is not None]
-    if titles := [part.title for part, shown in zip(drawn, measured, strict=True) if shown is None]:
-        omitted = f"{paper.OMITTED}: {'; '.join(titles)}."
-        notes = [notes[0], omitted, *notes[1:]]
-        say(omitted)
+    if absent := [part for part, shown in zip(drawn, measured, strict=True) if shown is None]:
+        omitted = [f"{paper.OMITTED}: {'; '.join(part.title for part in absent)}."]
+        omitted += [f"{part.title}. {note}" for part in absent for note in paper.incomplete(part)]
+        notes = [notes[0], *omitted, *notes[1:]]
+        for note in omitted:
+            say(note)
     if not content:
         return False
     for part in content:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from cretta.options import known
 from cretta.paper import ablations, beyond, cost, main
 from cretta.paper.item import Item, paper_data
-from cretta.paper.measured import OMITTED, measured
+from cretta.paper.measured import OMITTED, incomplete, measured
 from cretta.paper.needs import missing
-from cretta.paper.results import best_scale, read_results, write_summary
+from cretta.paper.results import best_scale, copy_results, read_results, write_summary
 from cretta.paper.scale import DAY, FULL, QUICK, SCALES, SMOKE, Scale, scale, stages
 from cretta.paper.shapes import comparison
 
@@ -48,7 +48,9 @@ __all__ = [
     "Item",
     "Scale",
     "best_scale",
+    "copy_results",
     "get",
+    "incomplete",
     "items",
     "measured",
     "missing",

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from itertools import compress
 
 from cretta.report.content import Chart, Panel, Table
 from cretta.report.styles import PRINTED
 
-OMITTED = "Omitted, because nothing was measured"
+OMITTED = "Not measured yet"
+INCOMPLETE = "Measured in part, and not shown before all runs are done"
+_PART = re.compile(r"\d+ of \d+ runs")
 
 
 def measured(shown: Table | Chart) -> Table | Chart | None:
     """Return the table or chart without rows, columns and panels that have no measured value; None if none has.
 
-    The last note says what is omitted; those before it say what is missing.
+    The last notes name what was measured in part only, and what is omitted; those before them say what is missing.
     """
     if isinstance(shown, Chart):
         panels = tuple(panel for panel in shown.panels if _has_measured(panel))
@@ -35,6 +38,20 @@ def measured(shown: Table | Chart) -> Table | Chart | None:
     )
 
 
+def incomplete(shown: Table | Chart) -> tuple[str, ...]:
+    """Name the numbers of a table of which some runs are done but not all: one note, or none."""
+    if isinstance(shown, Chart):
+        return ()
+    parts: dict[str, dict[str, str]] = {}
+    for row in shown.rows:
+        for column, cell in zip(shown.columns, row.cells, strict=True):
+            if cell.value is None and _PART.fullmatch(cell.note):
+                counts = parts.setdefault(column.group or column.title, {})
+                counts[row.label] = counts.get(row.label, cell.note)
+    texts = (f"{where}: {', '.join(map(' '.join, counts.items()))}" for where, counts in parts.items())
+    return (f"{INCOMPLETE}: {'; '.join(texts)}.",) if parts else ()
+
+
 def _has_measured(panel: Panel) -> bool:
     """Return whether a panel shows more than what the paper printed."""
     return any(series.y and not series.label.endswith(PRINTED) for series in panel.series)
@@ -42,4 +59,4 @@ def _has_measured(panel: Panel) -> bool:
 
 def _notes(shown: Table | Chart, omitted: Iterable[str]) -> tuple[str, ...]:
     names = "; ".join(dict.fromkeys(omitted))
-    return (*shown.notes, f"{OMITTED}: {names}.") if names else shown.notes
+    return (*shown.notes, *incomplete(shown), *([f"{OMITTED}: {names}."] if names else ()))

@@ -24,6 +24,8 @@ def notes(readings: Readings) -> tuple[str, ...]:
         done = [run for run in runs if run in readings.results]
         if done:
             lines += _of_family(scale.family(name), FULL.family(name), done, readings)
+            if len(done) + sum(run in readings.missing for run in runs) < len(runs):
+                lines.append(f"{scale.family(name).title}: {len(done)} of {len(runs)} runs are done.")
     if len(scale.seeds) < len(FULL.seeds):
         seeds = "One seed" if len(scale.seeds) == 1 else "Two seeds"
         stated = " where no other number is stated" if any(scale.family(name).seeds for name in requests) else ""
@@ -53,10 +55,12 @@ def _of_family(family: Family, paper: Family, runs: Sequence[Run], readings: Rea
 
 
 def _images(family: Family, runs: Sequence[Run]) -> str:
-    counts = sorted({run.images for run in runs if run.images is not None})
+    methods = {run.method for run in runs}
+    # Source on the images of a method that has fewer says nothing before that method ran.
+    base = {count for method, count in family.fewer.items() if method not in methods} - {family.images}
+    counts = sorted({run.images for run in runs if run.images is not None and run.images not in base})
     exceptions = []
     if any(run.images == family.images for run in runs):  # those of a stream of several domains have their own number
-        methods = {run.method for run in runs}
         fewer = _by_number({method: count for method, count in family.fewer.items() if method in methods})
         exceptions = [f"{FEWER.strip()} the first {spaced(count)} with {names}" for count, names in fewer]
         if any(is_mild(run.domains) for run in runs):

@@ -88,7 +88,7 @@ class Readings:
         return dataclasses.replace(cell(values, printed, note, blocks), comparable=self.scale.comparable)
 
     def _reason(self, groups: Groups) -> str:
-        runs = [run for group in groups for run in group]
+        runs = dict.fromkeys(run for group in groups for run in group)
         if any(run in self.missing for run in runs):
             return "not available, see notes"
         done = sum(run in self.results for run in runs)
@@ -104,10 +104,10 @@ class Readings:
         return (Series(label, tuple(map(float, range(len(values)))), values),)
 
     def series(self, label: str, points: Sequence[tuple[float | str, Groups]], value: Value) -> tuple[Series, ...]:
-        """Return a series of the points that have a value; no series if none has."""
-        cells = [(x, self.cell(groups, value)) for x, groups in points]
+        """Return a series of the points that the scale runs; no series before all of them have a value."""
+        cells = [(x, self.cell(groups, value)) for x, groups in points if groups]
         measured = [(x, cell.value, cell.deviation) for x, cell in cells if cell.value is not None]
-        if not measured:
+        if not measured or len(measured) < len(cells):
             return ()
         deviations = tuple(deviation for _, _, deviation in measured if deviation is not None)
         return (

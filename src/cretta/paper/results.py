@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cretta.bench import Result, Run, Store
+from cretta.bench import Result, Run, RunContext, Store
 from cretta.bench.result import rows_of, table_of
 from cretta.errors import StateError
 from cretta.paper.item import Item
@@ -74,6 +74,26 @@ def read_results(folder: Path) -> dict[Run, Result]:
             )
         results[run] = dataclasses.replace(result, run=run)
     return results
+
+
+def copy_results(folder: Path, runs: Iterable[Run], store: Store, context: RunContext) -> tuple[int, int]:
+    """Copy the results of runs from the summary of a folder into a store that lacks them, with their provenance.
+
+    Return how many were copied, and how many have results of other data or weights, or of another version of runs:
+    these are not used.
+    """
+    summary = read_results(folder) if (folder / SUMMARY).is_file() else {}
+    copied = outdated = 0
+    for run in runs:
+        result = summary.get(portable(run))
+        if result is None:
+            continue
+        if result.key != context.key(run):
+            outdated += 1
+        elif store.get(result.key) is None:
+            store.put(dataclasses.replace(result, run=run))
+            copied += 1
+    return copied, outdated
 
 
 def write_summary(results: Mapping[Run, Result], commands: Mapping[Run, str], folder: Path) -> int:

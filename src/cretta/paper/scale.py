@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from cretta.bench import Run
+from cretta.bench import Buffer, Run
 from cretta.data.registry import dataset
 from cretta.data.releases import data_root
 from cretta.options import known
@@ -105,14 +105,36 @@ def scale(name: str) -> Scale:
 
 
 def stages(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Return runs in the order in which they count, by title: severity 5 of each dataset, then milder ones.
+    """Return runs in the order in which they count, by title.
+
+    Severity 5 of each dataset comes before milder ones; of each, the main methods as the paper runs them with one seed,
+    then everything else with one seed, then further seeds.
 
     >>> from cretta.data.domains import Domain
-    >>> list(stages(SMOKE.family("cifar10").run(Domain("fog", severity)) for severity in (1, 5)))
-    ['CIFAR10-C', 'CIFAR10-C below severity 5']
+    >>> family = SMOKE.family("cifar10")
+    >>> runs = [family.run(Domain("fog", severity), seed=seed) for seed in (0, 1) for severity in (1, 5)]
+    >>> list(stages([*runs, family.run(Domain("fog", 5), method="tea")]))  # doctest: +NORMALIZE_WHITESPACE
+    ['CIFAR10-C, main methods', 'CIFAR10-C, others', 'CIFAR10-C, further seeds',
+     'CIFAR10-C below severity 5, main methods', 'CIFAR10-C below severity 5, further seeds']
     """
-    parts: dict[tuple[bool, str], list[Run]] = {}
+    parts: dict[tuple[bool, int, int], list[Run]] = {}
+    titles: list[str] = []
     for run in runs:
-        parts.setdefault((is_mild(run.domains), dataset(run.data).title), []).append(run)
-    ordered = sorted(parts.items(), key=lambda part: part[0][0])
-    return {f"{title} below severity {WORST}" if mild else title: part for (mild, title), part in ordered}
+        title = dataset(run.data).title
+        titles += [] if title in titles else [title]
+        parts.setdefault((is_mild(run.domains), titles.index(title), _group(run)), []).append(run)
+    return {
+        f"{titles[title]}{f' below severity {WORST}' if mild else ''}, {_GROUPS[group]}": part
+        for (mild, title, group), part in sorted(parts.items(), key=lambda part: part[0])
+    }
+
+
+_MAIN = ("source", "bn_adapt", "tent", "cretta")
+_GROUPS = ("main methods", "others", "further seeds")
+
+
+def _group(run: Run) -> int:
+    """Return the index in ``_GROUPS``; settings of a method other than its preset are not the paper's main ones."""
+    if run.seed:
+        return 2
+    return int(run.method not in _MAIN or bool(run.options) or run.buffer != Buffer())

@@ -51,7 +51,11 @@ class Quantity:
         groups = readings.groups(family, variant, streams)
         if self.base is not None and groups:
             # On the same images, where a scale has fewer for a method.
-            groups = with_base(groups, readings.groups(family, self.base, streams, images_of=variant.method))
+            base = readings.groups(family, self.base, streams, images_of=variant.method)
+            if any(
+                run in readings.results for group in groups for run in group
+            ):  # else it is the variant that is missing
+                groups = with_base(groups, base)
         return readings.cell(groups, self.value, number)
 
 

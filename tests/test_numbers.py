@@ -1,0 +1,154 @@
+"""Every measured number in README.md and docs/ is written from results by a program, or its origin is named here."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WRITER = runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))
+GENERATED = re.compile(r"<!-- (?:generated|table): (.*?) -->.*?<!-- end(?: of table)? -->", re.DOTALL)
+CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+
+OTHER_PARTS = {
+    "docs/architecture.md": ("calls", "imports", "modules"),
+    "docs/methods.md": ("written by scripts/write_method_table.py",),
+    "docs/models.md": ("source models",),
+    "docs/monitoring.md": ("calibrate", "collapse", "cost", "estimates", "guard", "harm", "signals"),
+    "docs/scaling.md": ("cost", "gpus", "grid", "ranks"),
+    "docs/serving.md": ("load", "poison", "settings"),
+    "docs/speed.md": (
+        "bfloat16",
+        "breakdown",
+        "fast",
+        "flat",
+        "kernels",
+        "paths",
+        "rounding",
+        "startup",
+        "steps",
+        "tiles",
+    ),
+}
+"""Parts that scripts/write_docs.py does not write; other tests compare each with what its program would write."""
+
+NUMBER = r"[+−-]?\d[\d ,.]*(?: ?(?:%|ms|s|MB|GB|kB|×))?"
+CELL = re.compile(rf"\**{NUMBER}\**(?: ?[±/–·] ?\**{NUMBER}\**)*")
+"""A cell of a table with nothing but numbers."""
+MEASURE = re.compile(r"\d[\d ,.]* ?(?:%|points?\b|ms\b|s\b|[kMG]B\b|images/s|times\b|(?:seconds|minutes|hours)\b)")
+"""A number with a unit in the text."""
+
+NOT_MEASURED = {
+    "docs/buffers.md": {
+        "88.20 %": "Table 7 of the paper",
+        "88.30 %": "Table 7 of the paper",
+        "1 %": "Table 6 of the paper",
+        "10 %": "Table 6 of the paper",
+    },
+    "docs/choosing.md": {
+        "70 %": "binomial: an example of an accuracy",
+        "1.0 point": "binomial: sqrt(0.7 × 0.3 / 2 000)",
+    },
+    "docs/model-cards.md": {
+        "89.78 %": "the card of the earlier weights, with their sha256",
+        "93.0 %": "an aim",
+        "70 %": "an aim",
+        "68 %": "an aim",
+    },
+    "docs/monitoring.md": {
+        "8 points": "the expected cost of the label frequencies of 200 random images of 10 classes",
+        "5 %": "quantiles",
+        "50 %": "quantiles",
+        "95 %": "quantiles",
+        "4 points": "binomial: sqrt(0.8 × 0.2 / 150)",
+        "1.25 times": "a constant of normalization.py",
+    },
+    "docs/serving.md": {"20 ms": "the default of a setting"},
+    "docs/speed.md": {
+        "5 %": "limits of the code: bfloat16, choice of kernels",
+        "1 %": "a tolerance of the verification",
+        "0.1 %": "a tolerance of the verification",
+        "2 %": "the error that tests of the verification insert",
+        "15 %": "an aim",
+    },
+}
+"""Numbers with units outside of generated parts, and where they come from."""
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def typed(text: str) -> str:
+    """Return a page without generated parts and code."""
+    return CODE.sub("", GENERATED.sub("", text))
+
+
+def typed_cells(text: str) -> Iterator[str]:
+    for line in typed(text).splitlines():
+        if line.startswith("|"):
+            yield from (cell.strip() for cell in line.strip("|").split("|"))
+
+
+def is_status(cell: str) -> bool:
+    """Return whether a cell lists codes of HTTP."""
+    return all(code.isdigit() and 400 <= int(code) <= 599 for code in cell.split(", "))
+
+
+def test_every_generated_part_is_compared_by_a_test() -> None:
+    for page in PAGES:
+        allowed = {*WRITER["PARTS"], *OTHER_PARTS.get(name(page), ())}
+        assert [part for part in GENERATED.findall(page.read_text()) if part not in allowed] == [], name(page)
+
+
+def test_tables_of_numbers_are_generated() -> None:
+    for page in PAGES:
+        numbers = [cell for cell in typed_cells(page.read_text()) if CELL.fullmatch(cell) and not is_status(cell)]
+        assert numbers == [], f"{name(page)}: write the table from a file of results (scripts/write_docs.py)"
+
+
+def test_numbers_in_the_text_have_an_origin() -> None:
+    for page in PAGES:
+        measures = {" ".join(match.split()) for match in MEASURE.findall(typed(page.read_text()))}
+        origins = NOT_MEASURED.get(name(page), {})
+        assert measures == set(origins), f"{name(page)}: generate the number, or name its origin in NOT_MEASURED"
+
+
+def test_the_checks_find_typed_numbers() -> None:
+    page = "| a | 91.6 / 0.7 |\n| b | **3.2** ± 1 |\n| c | 400, 415 |\n"
+    page += "<!-- generated: x -->\n| 5 |\n<!-- end -->\n`6 %` 7 %"
+    assert [cell for cell in typed_cells(page) if CELL.fullmatch(cell)] == ["91.6 / 0.7", "**3.2** ± 1", "400, 415"]
+    assert is_status("400, 415")
+    assert not is_status("91.6")
+    assert MEASURE.findall(typed(page)) == ["7 %"]
+
+
+def test_the_table_of_source_models_is_what_was_measured() -> None:
+    models = runpy.run_path(str(ROOT / "benchmarks" / "models.py"))
+    measured = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text())
+    start, end = models["MARKS"]
+    assert f"{start}\n{models['table'](measured)}\n{end}" in (ROOT / "docs" / "models.md").read_text()
+
+
+def test_the_words_of_the_page_of_choices_follow_from_its_numbers() -> None:
+    with (ROOT / "docs" / "results" / "choice.csv").open(newline="") as file:
+        rows = {(row["situation"], row["method"], row["setting"]): row for row in csv.DictReader(file)}
+    errors = {method: float(row["ECE %"]) for (where, method, _), row in rows.items() if where == "shift after shift"}
+    assert min(error for method, error in errors.items() if method != "cretta") - errors["cretta"] > 0.49
+    source = float(rows["class after class", "source", ""]["accuracy %"])
+    lost = [
+        source - float(rows["class after class", method, ""]["accuracy %"]) for method in ("bn_adapt", "cretta", "tent")
+    ]
+    assert all(9 <= points < 10 for points in lost)
+    clean = {
+        method: float(rows["no shift", method, ""]["ECE %"]) for method in ("source", "bn_adapt", "cretta", "tent")
+    }
+    assert all(1.5 < error - clean["source"] < 2.5 for method, error in clean.items() if method != "source")
+    page = (ROOT / "docs" / "choosing.md").read_text()
+    for words in ("by half a point or more", "nine points worse", "by two points"):
+        assert words in page
