@@ -133,26 +133,49 @@ def plain_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
     return result
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, *, backward: bool = False) -> Tensor:
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel: str,
+    *,
+    backward: bool = False,
+    statistics: Tensor | None = None,
+    shortcut: Tensor | None = None,
+) -> Tensor:
     """Return ``F.conv2d(x, weight, bias, padding=1)``; ``backward``: its input's gradient, from the output's, ``x``.
 
     By Winograd's F(2 × 2, 3 × 3) (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016): 16
     products for four pixels of a channel instead of 36; or F(4 × 4, 3 × 3): 36 for sixteen pixels instead of 144. An
-    infinite or NaN value makes all pixels NaN of the tiles that contain it or touch it.
+    infinite or NaN value makes all pixels NaN of the tiles that contain it or touch it. ``statistics``: those of
+    :func:`cretta.accelerate.norms.batch_statistics`, by which ``x`` is normalized before the ReLU and the convolution.
+    ``shortcut``: a channels-last tensor to be added to the result.
     """
     kernels.require_plain(x)
-    y = _convolve(x, weight, bias, kernel, backward=backward)
+    y = _convolve(x, weight, bias, kernel, backward, statistics, shortcut)
     if (errors := kernels.errors_in_block.get()) is not None:
-        plain = plain_convolution(x, weight, bias, backward=backward)
+        normalized = x
+        if statistics is not None:
+            normalized = torch.addcmul(statistics[3].view(-1, 1, 1), x, statistics[2].view(-1, 1, 1)).relu_()
+        plain = plain_convolution(normalized, weight, bias, backward=backward)
+        plain = plain if shortcut is None else plain + shortcut
         kernels.add_error(errors, y, plain)
         if not weight.requires_grad:  # timing may choose the other size of tiles
             other = kernel.removesuffix(LARGE_TILES) if kernel.endswith(LARGE_TILES) else kernel + LARGE_TILES
-            kernels.add_error(errors, _convolve(x, weight, bias, other, backward=backward), plain)
+            kernels.add_error(errors, _convolve(x, weight, bias, other, backward, statistics, shortcut), plain)
             forget_transforms([weight])  # the network may need one of them only
     return y
 
 
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, *, backward: bool) -> Tensor:
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel: str,
+    backward: bool,
+    statistics: Tensor | None,
+    shortcut: Tensor | None,
+) -> Tensor:
     tile = 4 if kernel.endswith(LARGE_TILES) else 2
     path = kernels.PATHS[kernel.removesuffix(LARGE_TILES)]
     inputs, outputs = weight.shape[:2] if backward else (weight.shape[1], weight.shape[0])
@@ -165,7 +188,8 @@ def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, *, ba
     sizes = (images, height, width, inputs, outputs)
     label = "cretta_convolve_backward" if backward else None
     transformed = _transform(weight, tile, backward=backward)
-    kernels.call_kernel("cretta_convolve", path, tile, x, transformed, bias, y, *sizes, label=label)
+    tensors = (x, statistics, transformed, bias, shortcut, y)
+    kernels.call_kernel("cretta_convolve", path, tile, *tensors, *sizes, label=label)
     return y
 
 
