@@ -23,6 +23,7 @@ from torch import Tensor, nn
 import cretta
 import textbook
 from cretta.accelerate import choices, kernels, norms, operations, winograd
+from cretta.accelerate.graph import rewrite
 from cretta.errors import OptionError
 from cretta.metrics import peak_meter
 from cretta.models import WideResNet
@@ -535,6 +536,26 @@ def test_other_shortcuts_are_added_after_the_convolution(shortcut: Tensor) -> No
     expected = layer(F.relu(norm(x))) + shortcut
     result = operations.batch_norm_relu_convolve(norm, layer, x, shortcut)
     torch.testing.assert_close(result, expected, rtol=0, atol=2e-5)
+
+
+@needs_kernels
+def test_the_sum_of_a_wide_residual_block_is_added_by_its_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    shortcuts: list[bool] = []
+    run = kernels.Library.call
+
+    def call(self: kernels.Library, name: str, *arguments: Any, label: str | None = None) -> None:
+        if name == "cretta_convolve":
+            shortcuts.append(arguments[6] is not None)
+        run(self, name, *arguments, label=label)
+
+    monkeypatch.setattr(kernels.Library, "call", call)
+    module = net().requires_grad_(False)
+    network = rewrite(module, learns=True)
+    assert isinstance(network, nn.Module)
+    x = textbook.batches((8,))[0].contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        torch.testing.assert_close(network(x), module(x), rtol=1e-4, atol=1e-4)
+    assert shortcuts.count(True) == 1  # the others have a convolution in their shortcut, which runs in between
 
 
 @needs_kernels
