@@ -3,7 +3,7 @@
     python benchmarks/kernels.py [--rounds 15]
 
 Layers of WRN-40-2 with 200 and with one image of 32 × 32, and of ResNet-18 with 16 images of 224 × 224. Times are
-medians in milliseconds, of all paths that this processor has; 4x4 are the larger tiles, for passes without a gradient.
+medians in milliseconds, of all paths that this processor has; 4x4 are the larger tiles.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def show(rounds: int) -> None:
         norm = nn.BatchNorm2d(channels, track_running_stats=False).eval()
         rows = {
             "convolution": forward(x, layer, columns[1:]),
-            "convolution, backward": backward(x, layer, paths),
+            "convolution, backward": backward(x, layer, columns[1:]),
             "BatchNorm, ReLU, both ways": norm_steps(x, norm, paths),
         }
         for name, runs in rows.items():

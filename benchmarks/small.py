@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import cretta
 import results
-from cretta.accelerate import kernels, operations
+from cretta.accelerate import kernels, operations, winograd
 from networks import images, resnet20
 
 SIZES = {1: 20, 8: 12, 32: 8, 200: 3}
@@ -78,7 +78,7 @@ def main() -> None:
     )
     # Replaced in this process, to time them.
     kernels.Library.call = by_name  # type: ignore[method-assign]  # replaced in this process, to time it
-    for owner, name in ((nn.Conv2d, "_conv_forward"), (kernels, "plain_convolution")):
+    for owner, name in ((nn.Conv2d, "_conv_forward"), (winograd, "plain_convolution")):
         setattr(owner, name, timer.wrap(getattr(owner, name), lambda *args: "convolutions"))
     backward = timer.wrap(operations._Convolution.backward, lambda *args: "convolutions")
     operations._Convolution.backward = staticmethod(backward)  # type: ignore[method-assign]  # likewise

@@ -147,7 +147,7 @@ def test_operations_use_what_was_chosen(kernel: str, monkeypatch: pytest.MonkeyP
             ("cretta_batch_norm_relu_backward", 0),
             ("cretta_convolve", 2),
         ],
-        "avx2 4x4": [("cretta_convolve", 4)],
+        "avx2 4x4": [("cretta_convolve", 4), ("cretta_convolve_backward", 4), ("cretta_convolve", 4)],
         PYTORCH: [],
     }
     assert calls == by_kernels[kernel]

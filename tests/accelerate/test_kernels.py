@@ -23,6 +23,7 @@ from torch import Tensor, nn
 import cretta
 import textbook
 from cretta.accelerate import choices, kernels, norms, operations, winograd
+from cretta.accelerate.graph import rewrite
 from cretta.errors import OptionError
 from cretta.metrics import peak_meter
 from cretta.models import WideResNet
@@ -504,6 +505,71 @@ def test_the_combined_operation_equals_its_parts_in_turn(
         assert torch.equal(one, other)
     with torch.no_grad():
         torch.testing.assert_close(operations.batch_norm_relu_convolve(norm, layer, x), in_turn, rtol=0, atol=1e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("statistics", ["batch", "training"])
+@pytest.mark.parametrize("shape", [(3, 16, 32, 6, 5), (2, 32, 16, 8, 8), (5, 48, 48, 7, 3)], ids=str)
+def test_the_combined_operation_adds_a_shortcut(shape: tuple[int, ...], statistics: str, path: str) -> None:
+    """All bits are those of a sum after it, also of tiles at the border, which begin outside of the image."""
+    images, inputs, outputs, height, width = shape
+    norm, layer = norm_of(inputs, statistics), layer_of(inputs, outputs)
+    x, shortcut = drawn(images, inputs, height, width), drawn(images, outputs, height, width, seed=5)
+    learns = (x.requires_grad_(), norm.weight, norm.bias, shortcut.requires_grad_())
+    result = operations.batch_norm_relu_convolve(norm, layer, x, shortcut)
+    in_turn = operations.convolve(layer, operations.batch_norm_relu(norm, x)) + shortcut
+    assert torch.equal(result, in_turn)
+    upstream = drawn(*result.shape, seed=6)
+    gradients = torch.autograd.grad(result, learns, upstream)
+    for one, other in zip(gradients, torch.autograd.grad(in_turn, learns, upstream), strict=True):
+        assert torch.equal(one, other)
+    torch.testing.assert_close(result, layer(F.relu(norm(x))) + shortcut, rtol=0, atol=2e-5)
+    with torch.no_grad():
+        in_turn = operations.convolve(layer, operations.batch_norm_relu(norm, x)) + shortcut
+        assert torch.equal(operations.batch_norm_relu_convolve(norm, layer, x, shortcut), in_turn)
+
+
+@needs_kernels
+@pytest.mark.parametrize("shortcut", [drawn(1, 32, 1, 1), drawn(3, 32, 6, 5).double()], ids=["broadcast", "float64"])
+def test_other_shortcuts_are_added_after_the_convolution(shortcut: Tensor) -> None:
+    norm, layer, x = norm_of(16), layer_of(16, 32), drawn(3, 16, 6, 5).requires_grad_()
+    expected = layer(F.relu(norm(x))) + shortcut
+    result = operations.batch_norm_relu_convolve(norm, layer, x, shortcut)
+    torch.testing.assert_close(result, expected, rtol=0, atol=2e-5)
+
+
+@needs_kernels
+def test_the_sum_of_a_wide_residual_block_is_added_by_its_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    shortcuts: list[bool] = []
+    run = kernels.Library.call
+
+    def call(self: kernels.Library, name: str, *arguments: Any, label: str | None = None) -> None:
+        if name == "cretta_convolve":
+            shortcuts.append(arguments[6] is not None)
+        run(self, name, *arguments, label=label)
+
+    monkeypatch.setattr(kernels.Library, "call", call)
+    module = net().requires_grad_(False)
+    network = rewrite(module, learns=True)
+    assert isinstance(network, nn.Module)
+    x = textbook.batches((8,))[0].contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        torch.testing.assert_close(network(x), module(x), rtol=1e-4, atol=1e-4)
+    assert shortcuts.count(True) == 1  # the others have a convolution in their shortcut, which runs in between
+
+
+@needs_kernels
+def test_large_results_equal_pytorch(path: str) -> None:
+    """They are stored past the caches where that is faster."""
+    layer, x = layer_of(16, 32), drawn(9, 16, 64, 60)
+    for tile, tolerance in (("", 2e-6), (winograd.LARGE_TILES, 2e-5)):
+        result = winograd.convolve(x, layer.weight, None, path + tile)
+        assert result.numel() > 2**20
+        torch.testing.assert_close(result, layer(x), rtol=0, atol=tolerance)
+    wide = drawn(9, 32, 64, 60)
+    y, _ = norms.batch_norm_relu(wide, torch.ones(32), torch.zeros(32), 1e-5, path)
+    exact = F.relu(F.batch_norm(wide.double(), None, None, training=True))
+    torch.testing.assert_close(y.double(), exact, rtol=0, atol=1e-6)
 
 
 @needs_kernels

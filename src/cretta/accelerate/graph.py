@@ -251,8 +251,12 @@ def _replace_sum(node: fx.Node, writable: set[fx.Node]) -> bool:
     in_place = node.target == "add_"
     for one, other in ((first, second),) if in_place else ((first, second), (second, first)):
         if isinstance(one, fx.Node) and one in writable and len(one.users) == 1 and one is not other:
-            _replace_call(node, operations.add_in_place, one, other)
             writable.add(node)
+            if one.target is operations.batch_norm_relu_convolve and len(one.args) == 3 and _is_next(one, node):
+                _replace_call(node, operations.batch_norm_relu_convolve, *one.args, other)
+                node.graph.erase_node(one)
+            else:
+                _replace_call(node, operations.add_in_place, one, other)
             return True
     if not in_place:
         writable.add(node)

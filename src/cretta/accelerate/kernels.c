@@ -63,6 +63,9 @@ static int run(Parallel parallel, long threads, void (*work)(void *), void *job,
 
 static float *allocate(long count) { return aligned_alloc(64, ((size_t)count * sizeof(float) + 63) / 64 * 64); }
 
+/* Whether a result is too large to be still in the cache when it is read, and aligned as all of PyTorch's are. */
+static int is_large(const float *y, long count) { return count > 1 << 20 && (size_t)y % 64 == 0; }
+
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -71,22 +74,33 @@ static float *allocate(long count) { return aligned_alloc(64, ((size_t)count * s
 
 /* Convolution. */
 
-#define COLUMNS 16 /* output channels that are computed at once */
+#define COLUMNS 16       /* output channels in one group of a weight */
+#define LARGEST_BLOCK 48 /* tiles in a block, so that their products fit in the cache; a multiple of all ROWS */
 
 typedef struct {
     Queue queue;
     const float *x, *u, *bias;
+    const float *scale, *shift; /* of each input channel: x is relu(x scale + shift); or NULL */
+    const float *shortcut; /* added to y, or NULL */
     float *y;
     long height, width, inputs, outputs, tiles, block;
+    int large;
 } Convolution;
 
 typedef struct {
     long image, row, column; /* of the tile's first output pixel */
 } Position;
 
-static Position position_of(const Convolution *job, long tile, long side) {
-    long across = (job->width + side - 1) / side, down = (job->height + side - 1) / side, rest = tile % (across * down);
-    return (Position){tile / (across * down), rest / across * side, rest % across * side};
+/* The positions of `count` tiles, the first of which has the number `first`. */
+static void find_positions(const Convolution *job, long first, long count, long side, Position *positions) {
+    long across = (job->width + side - 1) / side, down = (job->height + side - 1) / side, rest = first % (across * down);
+    Position position = {first / (across * down), rest / across * side, rest % across * side};
+    for (long i = 0; i < count; i++) {
+        positions[i] = position;
+        position.column += side;
+        if (position.column >= job->width) position.column = 0, position.row += side;
+        if (position.row >= job->height) position.row = 0, position.image++;
+    }
 }
 
 /* Weight gradient: A g A' times B' d B of each tile, summed over tiles; the caller applies G' . G. */
@@ -103,7 +117,7 @@ typedef struct {
 
 /* BatchNorm, a sum and ReLU. */
 
-#define BLOCK 1024 /* numbers of one tensor: those of all tensors of a kernel fit in the level-1 cache */
+#define BLOCK 4096 /* numbers of one tensor, read twice for the statistics: they fit in the level-1 cache */
 
 typedef struct {
     Queue queue;
@@ -115,6 +129,7 @@ typedef struct {
     double *sums; /* two per block and channel, then two totals per channel */
     long pixels, channels, block;
     float floor; /* the least output */
+    int large;
 } Norm;
 
 static Norm norm(long pixels, long channels, long relu) {
@@ -181,11 +196,15 @@ static const Path *const paths[] = {&path_avx2, &path_avx512, &path_emulated};
 /* y[images][height][width][outputs] = x[images][height][width][inputs] * weight (+ bias), padded by one pixel.
  *
  * u[outputs / COLUMNS][products][inputs][COLUMNS] is G w G' of the weight for tiles of `tile` x `tile` pixels, 2 or 4;
- * `inputs` and `outputs` are multiples of COLUMNS. Like all exported functions, return 1 if memory ran out, else 0.
+ * `inputs` and `outputs` are multiples of COLUMNS. If `statistics` are not NULL, those of cretta_batch_norm_relu, x is
+ * relu(x scale + shift). `shortcut`, unless NULL, is added to y. Like all exported functions, return 1 if memory ran out, else 0.
  */
-int cretta_convolve(Parallel parallel, long threads, long path, long tile, const float *x, const float *u,
-                    const float *bias, float *y, long images, long height, long width, long inputs, long outputs) {
-    Convolution job = {{0, 0}, x, u, bias, y, height, width, inputs, outputs, 0, 0};
+int cretta_convolve(Parallel parallel, long threads, long path, long tile, const float *x, const float *statistics,
+                    const float *u, const float *bias, const float *shortcut, float *y, long images, long height,
+                    long width, long inputs, long outputs) {
+    Convolution job = {.x = x, .u = u, .bias = bias, .shortcut = shortcut, .y = y, .height = height, .width = width};
+    job.inputs = inputs, job.outputs = outputs;
+    if (statistics) job.scale = statistics + 2 * inputs, job.shift = statistics + 3 * inputs;
     return (tile == 2 ? paths[path]->convolve_2 : paths[path]->convolve_4)(parallel, threads, job, images);
 }
 
@@ -195,7 +214,8 @@ int cretta_convolve(Parallel parallel, long threads, long path, long tile, const
 int cretta_convolve_weight(Parallel parallel, long threads, long path, const float *x, const float *gradient,
                            float *sums, long images, long height, long width, long inputs, long outputs) {
     long tiles = images * ((height + 1) / 2) * ((width + 1) / 2), block = 24;
-    Convolution of = {{0, PARTS}, x, NULL, NULL, NULL, height, width, inputs, outputs, tiles, block};
+    Convolution of = {.queue = {0, PARTS}, .x = x, .height = height, .width = width, .tiles = tiles, .block = block};
+    of.inputs = inputs, of.outputs = outputs;
     WeightGradient job = {of, gradient, sums};
     return run(parallel, threads, paths[path]->sum_weight_gradient, &job, &job.of.queue);
 }
@@ -233,7 +253,8 @@ static int batch_statistics(Parallel parallel, long threads, const Path *path, c
  *
  * Without ReLU if `relu` is 0, without sum if `shortcut` is NULL.
  * `statistics` has four rows of one value per channel: mean, inverse deviation, scale, shift. If `fixed`, the first two
- * are input, else they are computed from the batch; the last two are output. `channels` is a multiple of the path's lanes.
+ * are input, else they are computed from the batch; the last two are output, and the only ones if y is NULL. `channels` is
+ * a multiple of the path's lanes.
  */
 int cretta_batch_norm_relu(Parallel parallel, long threads, long path, const float *x, const float *weight,
                            const float *bias, double eps, const float *shortcut, float *y, float *statistics,
@@ -245,8 +266,10 @@ int cretta_batch_norm_relu(Parallel parallel, long threads, long path, const flo
         scale[channel] = (float)factor;
         shift[channel] = (float)(bias[channel] - mean[channel] * factor);
     }
+    if (!y) return 0;
     Norm job = norm(pixels, channels, relu);
     job.x = x, job.y = y, job.scale = scale, job.shift = shift, job.shortcut = shortcut;
+    job.large = channels % 16 == 0 && is_large(y, pixels * channels);
     return run(parallel, threads, paths[path]->scale_shift, &job, &job.queue);
 }
 

@@ -38,7 +38,7 @@ TENSORS = (Tensor, nn.Parameter)
 
 _P, _L, _D = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
 SIGNATURES = {
-    "cretta_convolve": (_P, _L, _L, _L, _P, _P, _P, _P, _L, _L, _L, _L, _L),
+    "cretta_convolve": (_P, _L, _L, _L, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L, _L),
     "cretta_convolve_weight": (_P, _L, _L, _P, _P, _P, _L, _L, _L, _L, _L),
     "cretta_batch_norm_relu": (_P, _L, _L, _P, _P, _P, _D, _P, _P, _P, _L, _L, _L, _L),
     "cretta_batch_norm_relu_backward": (_P, _L, _L, _P, _P, _P, _P, _P, _P, _P, _P, _L, _L, _L, _L),

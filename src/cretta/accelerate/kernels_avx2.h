@@ -2,11 +2,13 @@
 
 #define LANES 8
 #define ROWS 6 /* tiles that are multiplied at once: with two vectors per row, twelve of sixteen registers are sums */
+#define GROUPS 1
 
 typedef __m256 NAME(Vector);
 
 #define LOAD _mm256_loadu_ps
 #define STORE _mm256_storeu_ps
+#define STREAM STORE /* past the caches was not measured to be faster */
 #define ADD _mm256_add_ps
 #define SUB _mm256_sub_ps
 #define MULTIPLY _mm256_mul_ps

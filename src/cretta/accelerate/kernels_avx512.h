@@ -1,12 +1,14 @@
 /* Sixteen lanes: AVX-512F. */
 
 #define LANES 16
-#define ROWS 12 /* tiles that are multiplied at once: one vector per row, more than the latency of FMA needs */
+#define ROWS 12 /* tiles that are multiplied at once, and groups of COLUMNS: 24 of 32 registers are sums */
+#define GROUPS 2
 
 typedef __m512 NAME(Vector);
 
 #define LOAD _mm512_loadu_ps
 #define STORE _mm512_storeu_ps
+#define STREAM _mm512_stream_ps /* past the caches */
 #define ADD _mm512_add_ps
 #define SUB _mm512_sub_ps
 #define MULTIPLY _mm512_mul_ps

@@ -2,6 +2,7 @@
 
 #define LANES 16
 #define ROWS 12
+#define GROUPS 2
 
 typedef struct {
     __m256 low, high;
@@ -36,6 +37,7 @@ static inline void NAME(store_as_double)(double *out, Pair values) {
 
 #define LOAD NAME(load)
 #define STORE NAME(store)
+#define STREAM STORE
 #define ADD NAME(add)
 #define SUB NAME(sub)
 #define MULTIPLY NAME(multiply_lanes)

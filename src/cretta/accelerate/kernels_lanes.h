@@ -1,27 +1,51 @@
-/* All kernels for one instruction set, which defines LANES, ROWS and the operations on vectors. */
+/* All kernels for one instruction set, which defines LANES, ROWS, GROUPS and the operations on vectors. */
 
 #define Vector NAME(Vector)
 #define VECTORS (COLUMNS / LANES)
 
-/* out[ROWS][COLUMNS] = a[ROWS][depth] b[depth][COLUMNS] */
-static inline void NAME(multiply)(const float *restrict a, ptrdiff_t depth, const float *restrict b,
-                                  float *restrict out) {
-    Vector sums[ROWS][VECTORS];
-    const float *group[ROWS / 3]; /* three rows have one base: a scaled index reaches them */
-    UNROLL for (int row = 0; row < ROWS; row++)
-        UNROLL for (int i = 0; i < VECTORS; i++) sums[row][i] = ALL(0);
-    UNROLL for (int i = 0; i < ROWS / 3; i++) group[i] = a + 3 * i * depth;
+/* Store a result; a large one past the caches, which then need not read the memory first. */
+static inline void NAME(put)(int large, float *to, Vector value) {
+    if (large)
+        STREAM(to, value);
+    else
+        STORE(to, value);
+}
+
+/* out[ROWS][COLUMNS] = a[ROWS][depth] b[depth][COLUMNS] of each group of columns; the steps are between groups. */
+static inline __attribute__((always_inline)) void NAME(multiply_groups)(const int groups, const float *restrict a,
+                                                                        ptrdiff_t depth, const float *restrict b,
+                                                                        ptrdiff_t b_step, float *restrict out,
+                                                                        ptrdiff_t out_step) {
+    Vector sums[GROUPS][ROWS][VECTORS];
+    const float *base[ROWS / 3]; /* three rows have one base: a scaled index reaches them */
+    UNROLL for (int group = 0; group < groups; group++)
+        UNROLL for (int row = 0; row < ROWS; row++)
+            UNROLL for (int i = 0; i < VECTORS; i++) sums[group][row][i] = ALL(0);
+    UNROLL for (int i = 0; i < ROWS / 3; i++) base[i] = a + 3 * i * depth;
     for (ptrdiff_t left = depth; left > 0; left--, b += COLUMNS) {
-        Vector right[VECTORS];
-        UNROLL for (int i = 0; i < VECTORS; i++) right[i] = LOAD(b + i * LANES);
+        Vector right[GROUPS][VECTORS];
+        UNROLL for (int group = 0; group < groups; group++)
+            UNROLL for (int i = 0; i < VECTORS; i++) right[group][i] = LOAD(b + group * b_step + i * LANES);
         UNROLL for (int row = 0; row < ROWS; row++) {
-            Vector one = ALL(group[row / 3][row % 3 * depth]);
-            UNROLL for (int i = 0; i < VECTORS; i++) sums[row][i] = FMA(one, right[i], sums[row][i]);
+            Vector one = ALL(base[row / 3][row % 3 * depth]);
+            UNROLL for (int group = 0; group < groups; group++)
+                UNROLL for (int i = 0; i < VECTORS; i++)
+                    sums[group][row][i] = FMA(one, right[group][i], sums[group][row][i]);
         }
-        UNROLL for (int i = 0; i < ROWS / 3; i++) group[i]++;
+        UNROLL for (int i = 0; i < ROWS / 3; i++) base[i]++;
     }
-    UNROLL for (int row = 0; row < ROWS; row++)
-        UNROLL for (int i = 0; i < VECTORS; i++) STORE(out + row * COLUMNS + i * LANES, sums[row][i]);
+    UNROLL for (int group = 0; group < groups; group++)
+        UNROLL for (int row = 0; row < ROWS; row++)
+            UNROLL for (int i = 0; i < VECTORS; i++)
+                STORE(out + group * out_step + row * COLUMNS + i * LANES, sums[group][row][i]);
+}
+
+static void NAME(multiply)(long groups, const float *a, ptrdiff_t depth, const float *b, ptrdiff_t b_step, float *out,
+                           ptrdiff_t out_step) {
+    if (groups == GROUPS)
+        NAME(multiply_groups)(GROUPS, a, depth, b, b_step, out, out_step);
+    else
+        NAME(multiply_groups)(1, a, depth, b, b_step, out, out_step);
 }
 
 #define TILE 4
@@ -36,11 +60,11 @@ static inline void NAME(multiply)(const float *restrict a, ptrdiff_t depth, cons
 /* Weight gradient, by F(2 x 2, 3 x 3). */
 
 /* z[TAPS][tiles][outputs] = A g A' of each tile; `step` is the distance between products. */
-static void NAME(transform_gradient)(const WeightGradient *job, long first, long count, const float *zeros, float *z,
-                                     ptrdiff_t step) {
+static void NAME(transform_gradient)(const WeightGradient *job, const Position *positions, long count,
+                                     const float *zeros, float *z, ptrdiff_t step) {
     const Convolution *of = &job->of;
     for (long tile = 0; tile < count; tile++) {
-        Position position = position_of(of, first + tile, TILE);
+        Position position = positions[tile];
         const float *pixel[4];
         for (int i = 0; i < 4; i++) {
             long row = position.row + i / 2, column = position.column + i % 2;
@@ -97,8 +121,10 @@ static void NAME(sum_weight_gradient)(void *argument) {
             for (long block = part * blocks / PARTS; block < (part + 1) * blocks / PARTS; block++) {
                 long first = block * of->block, count = of->tiles - first;
                 if (count > of->block) count = of->block;
-                TILED(transform)(of, first, count, zeros, v, v_step);
-                NAME(transform_gradient)(job, first, count, zeros, z, z_step);
+                Position positions[LARGEST_BLOCK];
+                find_positions(of, first, count, TILE, positions);
+                TILED(transform)(of, positions, count, zeros, v, v_step);
+                NAME(transform_gradient)(job, positions, count, zeros, z, z_step);
                 for (int i = 0; i < TAPS; i++)
                     for (long input = 0; input < inputs; input += INPUTS)
                         for (long output = 0; output < outputs; output += COLUMNS)
@@ -159,9 +185,10 @@ static void NAME(scale_shift)(void *argument) {
             for (long channel = 0; channel < channels; channel += LANES) {
                 Vector x = FMA(LOAD(job.x + from + channel), LOAD(job.scale + channel), LOAD(job.shift + channel));
                 if (job.shortcut) x = ADD(x, LOAD(job.shortcut + from + channel));
-                STORE(job.y + from + channel, MAX(floor, x));
+                NAME(put)(job.large, job.y + from + channel, MAX(floor, x));
             }
     }
+    _mm_sfence();
 }
 
 /* The gradient before the ReLU at one place. */
@@ -238,8 +265,10 @@ static const Path NAME(path) = {
 #undef VECTORS
 #undef LANES
 #undef ROWS
+#undef GROUPS
 #undef LOAD
 #undef STORE
+#undef STREAM
 #undef ADD
 #undef SUB
 #undef MULTIPLY

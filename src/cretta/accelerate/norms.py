@@ -148,23 +148,53 @@ def batch_norm_relu(
     Without ``relu``, ``batch_norm(x)``. ``running``: mean and variance to use instead of the batch's. The statistics
     have four rows of one value per channel: mean, inverse standard deviation, scale and shift.
     """
-    kernels.require_plain(x)
-    channels = x.shape[1]
-    y, statistics = torch.empty_like(x), x.new_empty(4, channels)
-    if running is not None:
-        statistics[0] = running[0]
-        statistics[1] = (running[1] + eps).rsqrt()
     if shortcut is not None:
         shortcut = shortcut.contiguous(memory_format=torch.channels_last)
-    sizes = (x.numel() // channels, channels, running is not None, relu)
-    tensors = (x, weight, bias, eps, shortcut, y, statistics)
-    kernels.call_kernel("cretta_batch_norm_relu", kernels.PATHS[path], *tensors, *sizes)
+    y = torch.empty_like(x)
+    statistics = _run(x, weight, bias, eps, path, running, shortcut, y, relu=relu)
     if (errors := kernels.errors_in_block.get()) is not None:
         mean, variance = running or (None, None)
         plain = F.batch_norm(x, mean, variance, weight, bias, running is None, 0.0, eps)
         plain = plain if shortcut is None else plain.add_(shortcut)
         kernels.add_error(errors, y, plain.relu_() if relu else plain)
     return y, statistics
+
+
+def batch_statistics(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, path: str, running: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
+    """Return the statistics that :func:`batch_norm_relu` returns, for an operation that normalizes ``x`` by itself."""
+    statistics = _run(x, weight, bias, eps, path, running, None, None, relu=True)
+    if (errors := kernels.errors_in_block.get()) is not None:
+        mean, variance = running or (None, None)
+        plain = F.batch_norm(x, mean, variance, weight, bias, running is None, 0.0, eps)
+        kernels.add_error(errors, torch.addcmul(statistics[3].view(-1, 1, 1), x, statistics[2].view(-1, 1, 1)), plain)
+    return statistics
+
+
+def _run(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    path: str,
+    running: tuple[Tensor, Tensor] | None,
+    shortcut: Tensor | None,
+    y: Tensor | None,
+    *,
+    relu: bool,
+) -> Tensor:
+    """Run the kernel, which writes to ``y`` if there is one, and return the statistics."""
+    kernels.require_plain(x)
+    channels = x.shape[1]
+    statistics = x.new_empty(4, channels)
+    if running is not None:
+        statistics[0] = running[0]
+        statistics[1] = (running[1] + eps).rsqrt()
+    sizes = (x.numel() // channels, channels, running is not None, relu)
+    tensors = (x, weight, bias, eps, shortcut, y, statistics)
+    kernels.call_kernel("cretta_batch_norm_relu", kernels.PATHS[path], *tensors, *sizes)
+    return statistics
 
 
 def batch_norm_relu_backward(

@@ -78,15 +78,24 @@ def batch_norm_add_relu(layer: BatchNorm, x: Tensor, shortcut: Tensor) -> Tensor
     return F.relu_(add_in_place(batch_norm(layer, x), shortcut))
 
 
-def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor) -> Tensor:
-    """Return ``layer(relu(norm(x)))``."""
-    if torch.is_grad_enabled() and _is_frozen(layer) and winograd.can_convolve(layer, x):
+def batch_norm_relu_convolve(norm: BatchNorm, layer: Convolution, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+    """Return ``layer(relu(norm(x))) + shortcut``, or without the sum."""
+    if _is_frozen(layer) and winograd.can_convolve(layer, x) and (shortcut is None or _can_add(layer, x, shortcut)):
         path = _batch_norm_path(norm, x)
         if path != PYTORCH:
+            if not torch.is_grad_enabled():
+                return _normalized_convolution(norm, layer, x, path, kernels.setting(), shortcut, large=True)[0]
             plan = _Plan(norm, path, layer=layer)
-            out: Tensor = _BatchNorm.apply(x, *winograd.weights(norm), None, plan)  # type: ignore[no-untyped-call]  # by PyTorch
+            out: Tensor = _BatchNorm.apply(x, *winograd.weights(norm), shortcut, plan)  # type: ignore[no-untyped-call]  # by PyTorch
             return out
-    return convolve(layer, batch_norm_relu(norm, x))
+    convolved = convolve(layer, batch_norm_relu(norm, x))
+    return convolved if shortcut is None else add_in_place(convolved, shortcut)
+
+
+def _can_add(layer: Convolution, x: Tensor, shortcut: Tensor) -> bool:
+    """True if the kernels can add ``shortcut`` to ``layer(x)``."""
+    shape = (len(x), layer.out_channels, *x.shape[2:])
+    return isinstance(shortcut, Tensor) and shortcut.shape == shape and kernels.can_read(shortcut)
 
 
 def batch_norm_add_relu_convolve(
@@ -190,8 +199,41 @@ def _normalized(
     out, statistics = norms.batch_norm_relu(
         x, *winograd.weights(layer), layer.eps, path, running, relu=relu, shortcut=shortcut
     )
+    _update(layer, x, statistics)
+    return out, statistics, running is not None
+
+
+def _normalized_convolution(
+    norm: BatchNorm,
+    layer: Convolution,
+    x: Tensor,
+    path: str,
+    setting: str,
+    shortcut: Tensor | None,
+    *,
+    large: bool = False,
+) -> tuple[Tensor, Tensor, bool]:
+    """Return ``layer(relu(norm(x))) + shortcut``, BatchNorm's statistics, and whether they are running ones.
+
+    A kernel normalizes what it reads, and adds to what it writes: no passes over memory for that.
+    """
+    weight, bias = winograd.weights(layer)
+    kernel = winograd.convolution_kernel(x, weight, bias, setting, large=large)
+    if kernel == PYTORCH:
+        out, statistics, fixed = _normalized(norm, x, path, True, None)
+        out = layer(out)
+        return out if shortcut is None else out.add_(shortcut), statistics, fixed
+    running = _running_statistics(norm)
+    statistics = norms.batch_statistics(x, *winograd.weights(norm), norm.eps, path, running)
+    _update(norm, x, statistics)
+    out = winograd.convolve(x, weight, bias, kernel, statistics=statistics, shortcut=shortcut)
+    return out, statistics, running is not None
+
+
+def _update(layer: BatchNorm, x: Tensor, statistics: Tensor) -> None:
+    """Update the running statistics in training mode."""
     if not layer.training:
-        return out, statistics, running is not None
+        return
     mean, variance, momentum = layer.running_mean, layer.running_var, layer.momentum
     if mean is not None and variance is not None and momentum is not None:
         count = x.numel() // x.shape[1]
@@ -200,7 +242,6 @@ def _normalized(
             variance.lerp_((statistics[1].pow(-2) - layer.eps) * (count / (count - 1)), momentum)
             if layer.num_batches_tracked is not None:
                 layer.num_batches_tracked.add_(1)
-    return out, statistics, False
 
 
 def once(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -291,7 +332,8 @@ class _Plan(NamedTuple):
 class _BatchNorm(torch.autograd.Function):
     """BatchNorm by a kernel, with what follows: the sum with a shortcut, the ReLU, and a convolution, or some of them.
 
-    The gradient of the convolution's input shares memory with that of the shortcut or of ``x``.
+    If only the convolution's output is a result, the shortcut is added to that. The gradient of the convolution's input
+    shares memory with that of a shortcut before the ReLU, or of ``x``.
     """
 
     @staticmethod
@@ -299,19 +341,21 @@ class _BatchNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, plan: _Plan
     ) -> Tensor | tuple[Tensor, Tensor]:
         norm, path, relu, layer, both = plan
-        out, statistics, running = _normalized(norm, x, path, relu, shortcut)
         setting = kernels.setting()
+        if layer is not None and not both:
+            convolved, statistics, running = _normalized_convolution(norm, layer, x, path, setting, shortcut)
+            ctx.facts = path, relu, running, setting
+            ctx.save_for_backward(x, statistics, None, layer._parameters["weight"])
+            return convolved
+        out, statistics, running = _normalized(norm, x, path, relu, shortcut)
         ctx.facts = path, relu, running, setting
         output = out if shortcut is not None else None
         if layer is None:
             ctx.save_for_backward(x, statistics, output, None)
             return out
         ctx.save_for_backward(x, statistics, output, layer._parameters["weight"])
-        convolved = _convolve_by(setting, layer, out)
-        if not both:
-            return convolved
         ctx.set_materialize_grads(False)
-        return out, convolved
+        return out, _convolve_by(setting, layer, out)
 
     @staticmethod
     @once
@@ -344,7 +388,8 @@ class _BatchNorm(torch.autograd.Function):
             masked=masked,
             other=other,
         )
-        return out, of_weight, of_bias, masked, None
+        of_shortcut = gradients[0] if output is None and ctx.needs_input_grad[3] else masked
+        return out, of_weight, of_bias, of_shortcut, None
 
 
 class _SliceAndPad(torch.autograd.Function):

@@ -85,7 +85,8 @@ def convolution_kernel(
 ) -> str:
     """Return the name of the kernel for :func:`convolve`, or ``choices.PYTORCH``, with ``value`` as the setting.
 
-    ``large`` allows larger tiles, which round worse: for results that have no gradient.
+    Timing chooses the size of tiles for a frozen weight. A setting that names a path uses larger tiles, which round
+    worse, only if they are ``large``: for results that have no gradient.
     """
     key = (value, x.shape, weight.shape, backward, large, weight.requires_grad)
     known = choices.decided.get(key)
@@ -93,7 +94,7 @@ def convolution_kernel(
         return known
     images, inputs, height, width = x.shape
     outputs = weight.shape[1 if backward else 0]
-    operation = "convolution backward" if backward else "convolution without gradient" if large else "convolution"
+    operation = "convolution backward" if backward else "convolution"
     if value in kernels.PATHS:
         if (layers := kernels.layers_in_block.get()) is not None:
             layers.add(choices.Shape(operation, 0, inputs, outputs, height, width))
@@ -106,7 +107,7 @@ def convolution_kernel(
 
     def candidates() -> dict[str, Callable[[], object]]:
         few = x.detach()[:count]
-        names = [path + LARGE_TILES for path in kernels.paths(value)] * large + [*kernels.paths(value)]
+        names = [path + tiles for tiles in (LARGE_TILES, "") for path in kernels.paths(value)]
         runs: dict[str, Callable[[], object]] = {
             name: functools.partial(convolve, few, weight, bias, name, backward=backward) for name in names
         }
@@ -116,6 +117,7 @@ def convolution_kernel(
     # A weight that learns is transformed for each batch; training times entire steps and chooses for all layers.
     kernel = kernels.paths(value)[0] if weight.requires_grad else choices.fastest(shape, candidates)
     choices.decided[key] = kernel
+    forget_transforms([weight])  # of tiles that were timed and not chosen
     return kernel
 
 
@@ -131,14 +133,49 @@ def plain_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
     return result
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, *, backward: bool = False) -> Tensor:
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel: str,
+    *,
+    backward: bool = False,
+    statistics: Tensor | None = None,
+    shortcut: Tensor | None = None,
+) -> Tensor:
     """Return ``F.conv2d(x, weight, bias, padding=1)``; ``backward``: its input's gradient, from the output's, ``x``.
 
     By Winograd's F(2 × 2, 3 × 3) (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016): 16
     products for four pixels of a channel instead of 36; or F(4 × 4, 3 × 3): 36 for sixteen pixels instead of 144. An
-    infinite or NaN value makes all pixels NaN of the tiles that contain it or touch it.
+    infinite or NaN value makes all pixels NaN of the tiles that contain it or touch it. ``statistics``: those of
+    :func:`cretta.accelerate.norms.batch_statistics`, by which ``x`` is normalized before the ReLU and the convolution.
+    ``shortcut``: a channels-last tensor to be added to the result.
     """
     kernels.require_plain(x)
+    y = _convolve(x, weight, bias, kernel, backward, statistics, shortcut)
+    if (errors := kernels.errors_in_block.get()) is not None:
+        normalized = x
+        if statistics is not None:
+            normalized = torch.addcmul(statistics[3].view(-1, 1, 1), x, statistics[2].view(-1, 1, 1)).relu_()
+        plain = plain_convolution(normalized, weight, bias, backward=backward)
+        plain = plain if shortcut is None else plain + shortcut
+        kernels.add_error(errors, y, plain)
+        if not weight.requires_grad:  # timing may choose the other size of tiles
+            other = kernel.removesuffix(LARGE_TILES) if kernel.endswith(LARGE_TILES) else kernel + LARGE_TILES
+            kernels.add_error(errors, _convolve(x, weight, bias, other, backward, statistics, shortcut), plain)
+            forget_transforms([weight])  # the network may need one of them only
+    return y
+
+
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kernel: str,
+    backward: bool,
+    statistics: Tensor | None,
+    shortcut: Tensor | None,
+) -> Tensor:
     tile = 4 if kernel.endswith(LARGE_TILES) else 2
     path = kernels.PATHS[kernel.removesuffix(LARGE_TILES)]
     inputs, outputs = weight.shape[:2] if backward else (weight.shape[1], weight.shape[0])
@@ -151,9 +188,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: str, *, bac
     sizes = (images, height, width, inputs, outputs)
     label = "cretta_convolve_backward" if backward else None
     transformed = _transform(weight, tile, backward=backward)
-    kernels.call_kernel("cretta_convolve", path, tile, x, transformed, bias, y, *sizes, label=label)
-    if (errors := kernels.errors_in_block.get()) is not None:
-        kernels.add_error(errors, y, plain_convolution(x, weight, bias, backward=backward))
+    tensors = (x, statistics, transformed, bias, shortcut, y)
+    kernels.call_kernel("cretta_convolve", path, tile, *tensors, *sizes, label=label)
     return y
 
 
