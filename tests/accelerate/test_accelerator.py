@@ -130,8 +130,8 @@ def residual_net() -> nn.Module:
 WITH_KERNELS = {"WideResNet": wide_net, "ResNet": residual_net}
 
 
-def by_two_percent(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    """Make one result of one kernel 2 % too large."""
+def spoil(monkeypatch: pytest.MonkeyPatch, wrong: str, factor: float) -> None:
+    """Multiply one result of one kernel by a factor."""
     results = {"cretta_convolve": 7, "cretta_convolve_backward": 7, "cretta_batch_norm_relu": 6}
     kernel, _, argument = wrong.partition(" ")
     position = int(argument or results.get(kernel, 0))
@@ -140,12 +140,13 @@ def by_two_percent(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     def call(self: kernels.Library, name: str, *arguments: Any, label: str | None = None) -> None:
         run(self, name, *arguments, label=label)
         if kernel == (label or name) and arguments[position] is not None:
-            arguments[position].mul_(1.02)
+            arguments[position].mul_(factor)
 
     monkeypatch.setattr(kernels.Library, "call", call)
 
 
 @needs_kernels
+@pytest.mark.parametrize("factor", [1.02, float("nan")])
 @pytest.mark.parametrize(
     ("network", "wrong"),
     [
@@ -155,12 +156,12 @@ def by_two_percent(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
         if (network, wrong) != ("WideResNet", "gradient of the shortcut")
     ],
 )
-def test_a_kernel_that_is_off_by_two_percent_is_rejected(
-    network: str, wrong: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_kernel_that_is_off_by_two_percent_or_not_finite_is_rejected(
+    network: str, wrong: str, factor: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     x = image_batch(True)
     expected = cretta.adapt(WITH_KERNELS[network](), "tent", fuse=False)(x)
-    by_two_percent(monkeypatch, WRONG_KERNELS[wrong])
+    spoil(monkeypatch, WRONG_KERNELS[wrong], factor)
     model = cretta.adapt(WITH_KERNELS[network](), "tent")
     with caplog.at_level(logging.WARNING, "cretta"):
         logits = model(x)
@@ -168,6 +169,31 @@ def test_a_kernel_that_is_off_by_two_percent_is_rejected(
     assert "% from PyTorch" in model.backend.reason
     assert f"The custom CPU kernels are not used for {network}" in caplog.text
     assert_close(logits, expected, 1e-6)
+
+
+@needs_kernels
+def test_an_error_beside_a_large_shortcut_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of the convolutions are a few percent of the shortcuts that are added to them."""
+    torch.manual_seed(0)
+    net = cretta.models.build("wrn-16-2")
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d) and layer.in_channels == layer.out_channels:
+            layer.weight.data.mul_(0.01)
+    run = kernels.Library.call
+    spoiled = 0
+
+    def call(self: kernels.Library, name: str, *arguments: Any, label: str | None = None) -> None:
+        nonlocal spoiled
+        if name == "cretta_convolve" and arguments[1] == 2 and arguments[6] is not None:  # tiles of 2 × 2, a shortcut
+            arguments = (*arguments[:4], 1.02 * arguments[4], *arguments[5:])
+            spoiled += 1
+        run(self, name, *arguments, label=label)
+
+    monkeypatch.setattr(kernels.Library, "call", call)
+    model = cretta.adapt(net.eval(), "tent")
+    model(torch.rand(8, 3, 16, 16))
+    assert spoiled
+    assert model.backend.name == "rewritten"
 
 
 @needs_kernels

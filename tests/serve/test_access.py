@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cretta.serve import limits
 from cretta.serve.access import Access, is_loopback
 from cretta.serve.refusal import Refusal
 from processes import LONG
@@ -128,7 +129,8 @@ def test_an_internal_error_is_counted_and_has_the_headers_too(tmp_path: Path, mo
     run(scenario())
 
 
-def test_a_refused_upload_closes_its_connection(tmp_path: Path) -> None:
+def test_a_refused_upload_closes_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DRAIN_SECONDS", 0.0)
     with (
         listening(make(tmp_path)) as address,
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as client,
@@ -140,6 +142,26 @@ def test_a_refused_upload_closes_its_connection(tmp_path: Path) -> None:
             answer += part
     assert answer.startswith(b"HTTP/1.1 401")
     assert b"connection: close" in answer.lower()
+
+
+def test_the_rest_of_a_small_refused_upload_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing the connection before that resets it, and the client may lose the response."""
+    monkeypatch.setattr(limits, "DRAIN_SECONDS", LONG)
+    with (
+        listening(make(tmp_path)) as address,
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as client,
+    ):
+        client.settimeout(LONG)
+        client.sendall(b"POST /state/reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nx")
+        client.sendall(999 * b"x")
+        answer = client.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 401")
+        assert b"connection: close" not in answer.lower()
+        client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")  # the connection can be used again
+        while b"HTTP/1.1 200" not in answer:
+            part = client.recv(4096)
+            assert part
+            answer += part
 
 
 def test_a_rollback_to_an_unknown_field_is_refused(tmp_path: Path) -> None:

@@ -252,6 +252,7 @@ def _replace_sum(node: fx.Node, writable: set[fx.Node]) -> bool:
     for one, other in ((first, second),) if in_place else ((first, second), (second, first)):
         if isinstance(one, fx.Node) and one in writable and len(one.users) == 1 and one is not other:
             writable.add(node)
+            # Three arguments: no shortcut is added to it yet.
             if one.target is operations.batch_norm_relu_convolve and len(one.args) == 3 and _is_next(one, node):
                 _replace_call(node, operations.batch_norm_relu_convolve, *one.args, other)
                 node.graph.erase_node(one)

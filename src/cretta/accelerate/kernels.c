@@ -253,8 +253,8 @@ static int batch_statistics(Parallel parallel, long threads, const Path *path, c
  *
  * Without ReLU if `relu` is 0, without sum if `shortcut` is NULL.
  * `statistics` has four rows of one value per channel: mean, inverse deviation, scale, shift. If `fixed`, the first two
- * are input, else they are computed from the batch; the last two are output, and the only ones if y is NULL. `channels` is
- * a multiple of the path's lanes.
+ * are input, else they are computed from the batch; the last two are output. If y is NULL, only statistics are computed.
+ * `channels` is a multiple of the path's lanes.
  */
 int cretta_batch_norm_relu(Parallel parallel, long threads, long path, const float *x, const float *weight,
                            const float *bias, double eps, const float *shortcut, float *y, float *statistics,

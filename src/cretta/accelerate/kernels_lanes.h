@@ -188,7 +188,7 @@ static void NAME(scale_shift)(void *argument) {
                 NAME(put)(job.large, job.y + from + channel, MAX(floor, x));
             }
     }
-    _mm_sfence();
+    _mm_sfence(); /* stores past the caches are complete before other threads read them */
 }
 
 /* The gradient before the ReLU at one place. */

@@ -142,7 +142,7 @@ static void TILED(convolve)(void *argument) {
             }
         }
     }
-    _mm_sfence();
+    _mm_sfence(); /* stores past the caches are complete before other threads read them */
     free(v), free(m), free(zeros);
 }
 

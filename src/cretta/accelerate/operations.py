@@ -362,6 +362,8 @@ class _BatchNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         x, statistics, output, weight = ctx.saved_tensors
         path, relu, running, setting = ctx.facts
+        if not any(ctx.needs_input_grad[:3]) and output is None:  # only the shortcut, which is added to the result
+            return None, None, None, gradients[0], None
         gradient, other = gradients[-1], gradients[0] if len(gradients) == 2 else None
         free = None  # memory that may be overwritten
         if gradient is None:

@@ -15,7 +15,7 @@ from torch.nn.grad import conv2d_weight
 from cretta.accelerate import choices, kernels
 
 COLUMNS = 16
-"""Output channels that the convolution computes at once."""
+"""Output channels in a group of transformed weights; a block of products has one group or two."""
 PARTS = 8
 """Partial sums of a weight gradient, added in a fixed order."""
 LARGE_TILES = " 4x4"
@@ -86,7 +86,7 @@ def convolution_kernel(
     """Return the name of the kernel for :func:`convolve`, or ``choices.PYTORCH``, with ``value`` as the setting.
 
     Timing chooses the size of tiles for a frozen weight. A setting that names a path uses larger tiles, which round
-    worse, only if they are ``large``: for results that have no gradient.
+    worse, only where ``large`` allows them: for results that have no gradient.
     """
     key = (value, x.shape, weight.shape, backward, large, weight.requires_grad)
     known = choices.decided.get(key)
@@ -105,7 +105,11 @@ def convolution_kernel(
     count = choices.sampled(images, inputs, height, width)
     shape = choices.Shape(operation, count, inputs, outputs, height, width)
 
+    timed = False
+
     def candidates() -> dict[str, Callable[[], object]]:
+        nonlocal timed
+        timed = True
         few = x.detach()[:count]
         names = [path + tiles for tiles in (LARGE_TILES, "") for path in kernels.paths(value)]
         runs: dict[str, Callable[[], object]] = {
@@ -117,7 +121,8 @@ def convolution_kernel(
     # A weight that learns is transformed for each batch; training times entire steps and chooses for all layers.
     kernel = kernels.paths(value)[0] if weight.requires_grad else choices.fastest(shape, candidates)
     choices.decided[key] = kernel
-    forget_transforms([weight])  # of tiles that were timed and not chosen
+    if timed:
+        forget_transforms([weight])  # of tiles that were not chosen
     return kernel
 
 
@@ -158,12 +163,14 @@ def convolve(
         if statistics is not None:
             normalized = torch.addcmul(statistics[3].view(-1, 1, 1), x, statistics[2].view(-1, 1, 1)).relu_()
         plain = plain_convolution(normalized, weight, bias, backward=backward)
-        plain = plain if shortcut is None else plain + shortcut
-        kernels.add_error(errors, y, plain)
+        results = [y]
         if not weight.requires_grad:  # timing may choose the other size of tiles
             other = kernel.removesuffix(LARGE_TILES) if kernel.endswith(LARGE_TILES) else kernel + LARGE_TILES
-            kernels.add_error(errors, _convolve(x, weight, bias, other, backward, statistics, shortcut), plain)
+            results.append(_convolve(x, weight, bias, other, backward, statistics, shortcut))
             forget_transforms([weight])  # the network may need one of them only
+        for result in results:
+            # Without the shortcut, beside which an error of the convolution could be small.
+            kernels.add_error(errors, result if shortcut is None else result - shortcut, plain)
     return y
 
 

@@ -61,6 +61,8 @@ class Gate:
                 names = {name.lower() for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(pair for pair in HEADERS.items() if pair[0] not in names)]
                 if has_body and not upload.complete:
+                    await upload.drain()
+                if has_body and not upload.complete:
                     # Else the client could go on sending, slowly, and keep the connection.
                     message["headers"].append((b"connection", b"close"))
                 if counted:

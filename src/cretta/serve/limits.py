@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -14,6 +15,9 @@ from cretta.serve.settings import Settings
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 CLIENTS = 4096
 """Addresses whose rate is remembered."""
+DRAINED_BYTES = 2**20
+DRAIN_SECONDS = 2.0
+"""How much of the body of a refused request is read, at most, and for how long."""
 
 
 class RateLimit:
@@ -89,6 +93,14 @@ class Upload:
         if self._uploads.pending > self._settings.max_pending:
             raise Refusal(503, "too many uploads at once; try again later.", retry_after=1)
         return message
+
+    async def drain(self) -> None:
+        """Read a small rest of the body: if the connection is closed before, the client may lose the response."""
+        loop = asyncio.get_running_loop()
+        self._deadline = min(self._deadline, loop.time() + DRAIN_SECONDS)
+        with contextlib.suppress(Refusal):
+            while not self.complete and self._bytes <= DRAINED_BYTES:
+                await self.receive()
 
     def close(self) -> None:
         """End the request: its bytes count no longer."""
