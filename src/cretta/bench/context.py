@@ -225,7 +225,7 @@ def data_fingerprint(dataset: ImageDataset) -> str:
     digest = hashlib.sha256(f"{dataset.name} {len(dataset)} {dataset.classes}".encode())
     digest.update(dataset.labels.tobytes())
     if isinstance(dataset, ArrayDataset):
-        digest.update(np.ascontiguousarray(dataset.images).reshape(-1))
+        digest.update(np.ascontiguousarray(dataset.images).reshape(-1).data)
     elif isinstance(dataset, FileDataset):
         for file in dataset.files:
             digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size}".encode())
