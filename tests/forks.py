@@ -116,6 +116,7 @@ def _begin(request: dict[str, Any], files: list[int]) -> str:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     for stream in (sys.stdout, sys.stderr):
+        # A TextIOWrapper, which the types of sys do not say.
         stream.reconfigure(write_through="PYTHONUNBUFFERED" in os.environ)  # type: ignore[union-attr]
     sys.argv = ["-c", *request["arguments"]]
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -162,6 +163,7 @@ class Process:
                 reader = None
                 if target == subprocess.PIPE:
                     read, write = os.pipe()
+                    # The process object owns it, as subprocess.Popen owns its pipes.
                     reader = open(read, encoding="utf-8")  # noqa: SIM115
                     stack.callback(os.close, write)
                 elif target == subprocess.DEVNULL:
