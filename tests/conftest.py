@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,16 +23,26 @@ STARTS = frozenset(
     {"forks.Process", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
 )
 """Audit events."""
+ENDED = ("git", "fc-list")
+"""Programs that have ended when the call returns: benchmarks ask for the version of the code, Matplotlib for fonts."""
 _started: list[str] = []
 
 
-def _note(event: str, arguments: tuple[Any, ...], starts: frozenset[str] = STARTS) -> None:
-    # Not git, which benchmarks ask for the version of the code: it has ended when the call returns.
-    if event in starts and arguments[:1] != ("git",):
+def _note(
+    event: str, arguments: tuple[Any, ...], starts: frozenset[str] = STARTS, ended: tuple[str, ...] = ENDED
+) -> None:
+    if event in starts and not (arguments and arguments[0] in ended):
         _started.append(event)
 
 
 sys.addaudithook(_note)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m process`, do not import files without such a test: each run of `make stress` would."""
+    if config.option.markexpr == "process" and collection_path.suffix == ".py":
+        return "mark.process" not in collection_path.read_text(encoding="utf-8") or None
+    return None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

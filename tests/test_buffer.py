@@ -5,7 +5,6 @@ import json
 import os
 import random
 import resource
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +17,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+import forks
 from cretta import SourceBuffer, adapt
 from cretta.buffer import BLOCK
 from cretta.errors import BatchError, OptionError, StateError
-from processes import LONG
 from source_images import (
     ARRAYS,
     CHANNELS_FIRST,
@@ -581,19 +580,18 @@ def grown(path):
 
 torch.set_num_threads(1)
 bytes_path, floats_path, small_path = sys.argv[1:]
+small = SourceBuffer.load(small_path)  # first: what all of them need is then in memory
+found = {"hash": hashlib.sha256(small.batch(0, len(small)).numpy().tobytes()).hexdigest()}
 SourceBuffer(torch.zeros(2, 3, 4, 4), augment="none").batch(0, 2)
-found = {"bytes": grown(bytes_path), "floats": grown(floats_path)}
-small = SourceBuffer.load(small_path)
-found["hash"] = hashlib.sha256(small.batch(0, len(small)).numpy().tobytes()).hexdigest()
-print(json.dumps(found))
+print(json.dumps(found | {"bytes": grown(bytes_path), "floats": grown(floats_path)}))
 """
 
-SIZES = {"bytes": 200_000_000, "floats": 60_000_000}
+SIZES = {"bytes": 60_000_000, "floats": 60_000_000}
 
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What another process finds in three buffers saved here: a large one of bytes, one of floats, a small one."""
+    """What another process finds in three buffers saved here: large ones of bytes and of floats, a small one."""
     folder = tmp_path_factory.mktemp("buffers")
     paths = [folder / name for name in ("bytes", "floats", "small")]
     side = 256
@@ -603,7 +601,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     SourceBuffer(pixels(100), augment="cifar100", seed=3).save(paths[2])
     assert all(path.stat().st_size > 0.98 * SIZES[path.name] for path in paths[:2])
     command = [sys.executable, "-c", SCRIPT, *map(str, paths)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
+    answer = forks.run(command)
     for path in paths:
         path.unlink()
     assert answer.returncode == 0, answer.stderr

@@ -92,7 +92,6 @@ def test_an_evaluation_loop(capsys: pytest.CaptureFixture[str]) -> None:
     assert names["accuracy"] > before + 0.1
 
 
-@pytest.mark.process
 @pytest.mark.slow
 def test_the_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     """Its cells, as jupytext reads them, one after another in one namespace, as a kernel runs them."""

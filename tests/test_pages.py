@@ -29,7 +29,11 @@ from pages import ROOT
 
 PYTHON = [page for page in pages.PAGES if pages.blocks(page, "python") and page.name != "writing-a-method.md"]
 """The methods printed on that page are pasted into files by tests/methods/test_contributing.py."""
-SHELL = [page for page in pages.PAGES if pages.blocks(page, "sh")]
+SHELL = [
+    pytest.param(page, marks=[pytest.mark.process] if page.name == "scaling.md" else [])
+    for page in pages.PAGES
+    if pages.blocks(page, "sh")
+]
 LANGUAGES = {"", "math", "mermaid", "python", "sh", "toml"}
 NET = """
 import torch
@@ -140,7 +144,6 @@ def shortened(words: list[str]) -> list[str]:
     return line.split()
 
 
-@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("page", SHELL, ids=pages.name)
 def test_commands_run(page: Path, home: Path) -> None:

@@ -11,7 +11,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from processes import ENVIRONMENT, LONG
+import forks
+import processes
+from processes import ENVIRONMENT
 
 pytestmark = pytest.mark.process
 STRESS = Path(__file__).parent.parent / "scripts" / "stress.py"
@@ -52,10 +54,12 @@ def test_without(): pass
 """
 
 
+UNPLUGGED = {**ENVIRONMENT, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""Plugins start slowly."""
+
+
 def run(*command: object) -> subprocess.CompletedProcess[str]:
-    arguments = [sys.executable, *map(str, command)]
-    environment = {**ENVIRONMENT, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which start slowly
-    return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=LONG, check=False)
+    return processes.run([sys.executable, *command], env=UNPLUGGED)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the busy loops")
@@ -114,7 +118,8 @@ def test_it_says_how_far_it_is_and_what_is_left(capsys: pytest.CaptureFixture[st
 def test_a_test_that_starts_a_process_must_say_so(tmp_path: Path) -> None:
     file = tmp_path / "test_some.py"
     file.write_text(MARKED)
-    ended = run("-m", "pytest", "-p", "conftest", "-q", file)
+    code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    ended = forks.run([sys.executable, "-c", code, "-p", "conftest", "-q", file], env=UNPLUGGED)
     assert "1 failed, 2 passed" in ended.stdout
     assert "test_some.py::test_unmarked" in ended.stdout
     assert "add @pytest.mark.process" in ended.stdout

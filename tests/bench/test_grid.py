@@ -72,13 +72,16 @@ def test_expected_times_fall_to_nothing_as_runs_are_done(tmp_path: Path) -> None
     assert set(estimate(runs, store, context).values()) == {0}
 
 
-# Forks of one process that has everything imported: kills then fall into the work, not into imports. They come after a
-# number of function calls, not of seconds, so that the work is never done before.
+# Forks of one process that has everything imported, the images decoded and Git asked: kills then fall into the work.
+# They come after a number of function calls, not of seconds, so that the work is never done before.
 HARNESS = """
-import dataclasses, itertools, json, os, random, signal, sys
+import dataclasses, functools, itertools, json, os, random, signal, sys
 import torch
 torch.set_num_threads(1)
+from cretta import methods
 from cretta.bench import Domain, Listener, RunContext, Store, run_all
+from cretta.bench.store import provenance
+from cretta.data import registry
 import kornia.augmentation, torch._dynamo
 from processes import on_every_call, signal_at
 from tiny import BASE
@@ -87,6 +90,11 @@ folder, mode = sys.argv[1], sys.argv[2]
 streams = (Domain("fog", 5),), (Domain("contrast", 5),)
 names = ("source", "tent", "cretta", "sar")
 runs = [dataclasses.replace(BASE, method=name, domains=domains) for name in names for domains in streams]
+
+registry.embedded = functools.cache(registry.embedded)
+for split in ("train", "test"):
+    registry.embedded(split)
+methods.names(), provenance({}, torch.device("cpu"))
 
 class Counting(Listener):
     def ends(self, run, result, *, stored):

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+import forks
 from cretta.accelerate import missing_kernels, recorded_choices
 from cretta.bench import BatchRow, Domain, Result, Run, Store
 from cretta.bench.result import batch_row
 from cretta.bench.store import provenance
 from cretta.errors import StateError
-from processes import LONG
 
 
 def row(batch: int = 0, **changes: object) -> BatchRow:
@@ -161,18 +161,16 @@ def test_a_claim_is_for_one_and_ends_with_its_process(tmp_path: Path) -> None:
         assert (ours, theirs, other) == (True, False, True)
     assert not list(tmp_path.iterdir())
     holder = (
-        "import sys\nfrom cretta.bench import Store\n"
-        f"with Store({str(tmp_path)!r}).claim('k' * 24) as ours:\n    print(ours, flush=True)\n    sys.stdin.read()\n"
+        "import signal\nfrom cretta.bench import Store\n"
+        f"with Store({str(tmp_path)!r}).claim('k' * 24) as ours:\n    print(ours, flush=True)\n    signal.pause()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with forks.Process([sys.executable, "-c", holder], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == "True"
         with store.claim("k" * 24) as ours:
             assert not ours
         process.kill()
-        assert process.wait(LONG) == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
     with store.claim("k" * 24) as ours:
         assert ours
 

@@ -21,7 +21,7 @@ from cretta.data import embedded
 from cretta.errors import OptionError
 from processes import ENVIRONMENT, command
 
-COUNT, BATCH, FEW = 1000, 20, 24
+COUNT, BATCH, FEW, FEWER = 110, 10, 24, 12
 NET = """
 import torch
 from torch import nn
@@ -46,15 +46,16 @@ def plain():
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with 1 000 photos, the same of a few by class, a network, and source images for it."""
+    """A folder with photos, the same of a few and of fewer by class, a network, and source images for it."""
     root, test = tmp_path_factory.mktemp("home"), embedded("test")
     (root / "photos").mkdir()
     for number in range(COUNT):
         Image.fromarray(test.images[number]).save(root / "photos" / f"{number}.png")
-    for number in range(FEW):
-        place = root / "classes" / test.classes[test.labels[number]]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(test.images[number]).save(place / f"{number}.png")
+    for folder, count in (("classes", FEW), ("fewer", FEWER)):
+        for number in range(count):
+            place = root / folder / test.classes[test.labels[number]]
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(test.images[number]).save(place / f"{number}.png")
     (root / "cli_net.py").write_text(NET)
     source = cretta.SourceBuffer.sample(embedded("train"), size=100)
     source.with_augment("none").save(root / "source.safetensors")
@@ -120,9 +121,9 @@ def test_killed_again_and_again_the_file_is_the_same(tmp_path: Path) -> None:
     moving = [*SMALL, "--method", "bn_adapt", "--statistics", "moving"]
     done(*moving, "--output", whole)
     assert whole.read_text().count("\n") == COUNT + 1
-    stopped_at(10, signal.SIGKILL, PREDICTED, halved, *moving)
-    stopped_at(25, signal.SIGKILL, SAVED, halved, *moving)
-    assert "run the same command again" in stopped_at(40, signal.SIGINT, PREDICTED, halved, *moving)
+    stopped_at(2, signal.SIGKILL, PREDICTED, halved, *moving)
+    stopped_at(5, signal.SIGKILL, SAVED, halved, *moving)
+    assert "run the same command again" in stopped_at(8, signal.SIGINT, PREDICTED, halved, *moving)
     assert "images done before" in done(*moving, "--output", halved)
     assert halved.read_bytes() == whole.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["halved.csv", "whole.csv"]
@@ -133,7 +134,7 @@ def test_killed_half_way_the_parquet_file_is_the_same(tmp_path: Path) -> None:
     whole, halved = tmp_path / "whole.parquet", tmp_path / "halved.parquet"
     learning = [*SMALL, "--buffer", "source.safetensors", "--option", "lr=0.01", "--guard", "rollback"]
     done(*learning, "--output", whole)
-    stopped_at(25, signal.SIGKILL, CREATED, halved, *learning, run=processes.run)
+    stopped_at(5, signal.SIGKILL, CREATED, halved, *learning, run=processes.run)
     other = call(*learning, "--output", halved, "--option", "beta=2")
     assert other.exit_code == 2
     assert "beta was 1.0 and is 2.0" in other.stderr
@@ -147,7 +148,7 @@ def test_killed_half_way_the_parquet_file_is_the_same(tmp_path: Path) -> None:
 def test_the_shipped_model_killed_on_class_folders(tmp_path: Path) -> None:
     """In random order, with labels."""
     whole, halved = tmp_path / "whole.parquet", tmp_path / "halved.parquet"
-    tent = ["classes", "--model", "wrn-40-2-cifar10", "--method", "tent", "--batch-size", 8, "--save-every", 0]
+    tent = ["fewer", "--model", "wrn-40-2-cifar10", "--method", "tent", "--batch-size", 4, "--save-every", 0]
     told = done(*tent, "--output", whole)
     assert "shuffled" in told
     assert "accuracy %" in told
@@ -156,8 +157,8 @@ def test_the_shipped_model_killed_on_class_folders(tmp_path: Path) -> None:
     done(*tent, "--output", halved)
     assert halved.read_bytes() == whole.read_bytes()
     table = pq.read_table(whole).to_pylist()
-    assert len(table) == FEW
-    assert sum(row["correct"] for row in table) > FEW / 2
+    assert len(table) == FEWER
+    assert sum(row["correct"] for row in table) > FEWER / 2
     for row in table:
         assert row["path"].split("/")[0] == embedded("test").classes[row["label"]]
         assert row["correct"] == (row["class"] == row["path"].split("/")[0])
@@ -168,7 +169,7 @@ def test_the_shipped_model_killed_on_class_folders(tmp_path: Path) -> None:
 
 def test_rows_are_those_of_a_plain_loop(tmp_path: Path, home: Path) -> None:
     output = tmp_path / "out.parquet"
-    told = done("photos", "--model", "cli_net:make", "--buffer", "source.safetensors", "--batch-size", 300)
+    told = done("photos", "--model", "cli_net:make", "--buffer", "source.safetensors", "--batch-size", 30)
     Path("predictions.parquet").rename(output)
     sys.path.insert(0, str(home))
     try:
@@ -180,19 +181,19 @@ def test_rows_are_those_of_a_plain_loop(tmp_path: Path, home: Path) -> None:
     table = pq.read_table(output).to_pylist()
     assert [row["path"] for row in table] == [f"{number}.png" for number in range(COUNT)]
     confidences = []
-    for first in range(0, COUNT, 300):
+    for first in range(0, COUNT, 30):
         images = []
-        for number in range(first, min(first + 300, COUNT)):
+        for number in range(first, min(first + 30, COUNT)):
             with Image.open(home / "photos" / f"{number}.png") as image:
                 images.append(np.array(image))
         logits = model(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255)
         confidences += logits.softmax(-1).amax(-1).tolist()
-        mine = table[first : first + 300]
+        mine = table[first : first + 30]
         assert [row["prediction"] for row in mine] == logits.argmax(-1).tolist()
         assert [row["energy"] for row in mine] == cretta.energy(logits).tolist()
     assert [row["confidence"] for row in table] == confidences
     assert f"{100 * np.mean(confidences):.1f}" in told
-    for word in ("images", "1000", "4 of them adapted to", "class", "images/s", "predictions.parquet"):
+    for word in ("images", "110", "4 of them adapted to", "class", "images/s", "predictions.parquet"):
         assert word in told
     assert "\naccuracy" not in told
     assert max(map(len, told.splitlines())) <= 80

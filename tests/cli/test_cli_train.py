@@ -23,21 +23,33 @@ from cretta.training import Row
 from cretta.training.trainer import KIND
 from processes import ENVIRONMENT, command
 
-SMALL = ["--architecture", "resnet-8-4", "--batch-size", "100", "--threads", "1", "--backend", "plain"]
-
-
+SMALL = ["--architecture", "resnet-8-4", "--batch-size", "10", "--threads", "1", "--backend", "plain"]
 STEP = "torch.optim:SGD.step"
+IMAGES = 40
 
 
-def arguments(output: Path, *options: str) -> list[str]:
-    """Return a training of 30 steps."""
-    return ["train", "embedded", "--output", str(output), *SMALL, "--epochs", "3", *options]
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A few training images, one folder per class."""
+    folder, shown = tmp_path_factory.mktemp("train") / "mine", embedded("train")
+    for number in range(IMAGES):
+        place = folder / shown.classes[shown.labels[number]]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(shown.images[number]).save(place / f"{number}.png")
+    return str(folder)
 
 
-def stopped(output: Path, step: int, how: signal.Signals, run: Any = forks.run) -> subprocess.CompletedProcess[str]:
+def arguments(mine: str, output: Path, *options: str) -> list[str]:
+    """Return a training of 12 steps."""
+    return ["train", mine, "--test", mine, "--output", str(output), *SMALL, "--epochs", "3", *options]
+
+
+def stopped(
+    mine: str, output: Path, step: int, how: signal.Signals, run: Any = forks.run
+) -> subprocess.CompletedProcess[str]:
     """Train in a new process, which is stopped in a step; every step before it is saved."""
     stopped: subprocess.CompletedProcess[str] = run(
-        command(*arguments(output, "--save-every", "0"), stop=(STEP, step, how)), env=ENVIRONMENT
+        command(*arguments(mine, output, "--save-every", "0"), stop=(STEP, step, how)), env=ENVIRONMENT
     )
     assert not output.exists(), stopped.stderr
     return stopped
@@ -48,28 +60,28 @@ def steps_in(checkpoint: Path) -> int:
     return int(facts["step"])
 
 
-def finish(output: Path) -> dict[str, torch.Tensor]:
-    result = CliRunner().invoke(app, arguments(output))
+def finish(mine: str, output: Path) -> dict[str, torch.Tensor]:
+    result = CliRunner().invoke(app, arguments(mine, output))
     assert result.exit_code == 0, result.output + result.stderr
     assert "3.0 epochs" in result.output
-    assert "2000 images: accuracy" in result.output
+    assert f"mine, {IMAGES} images: accuracy" in result.output
     return load_file(output)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    return finish(tmp_path_factory.mktemp("train") / "whole.safetensors")
+def undisturbed(mine: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    return finish(mine, tmp_path_factory.mktemp("train") / "whole.safetensors")
 
 
 @pytest.mark.process
 def test_killed_and_run_again_it_gives_the_weights_of_an_undisturbed_run(
-    tmp_path: Path, undisturbed: dict[str, torch.Tensor]
+    tmp_path: Path, mine: str, undisturbed: dict[str, torch.Tensor]
 ) -> None:
     output, checkpoint = tmp_path / "cut.safetensors", tmp_path / "cut.safetensors.checkpoint"
-    killed = stopped(output, 5, signal.SIGKILL, processes.run)
+    killed = stopped(mine, output, 5, signal.SIGKILL, processes.run)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert steps_in(checkpoint) == 4
-    weights = finish(output)
+    weights = finish(mine, output)
     assert not checkpoint.exists()
     assert weights.keys() == undisturbed.keys()
     assert all(torch.equal(weights[name], undisturbed[name]) for name in undisturbed)
@@ -77,31 +89,34 @@ def test_killed_and_run_again_it_gives_the_weights_of_an_undisturbed_run(
 
 @pytest.mark.process
 def test_interrupted_by_ctrl_c_it_says_so_and_goes_on_to_the_same_weights(
-    tmp_path: Path, undisturbed: dict[str, torch.Tensor]
+    tmp_path: Path, mine: str, undisturbed: dict[str, torch.Tensor]
 ) -> None:
     output = tmp_path / "cut.safetensors"
     for steps in (2, 4):
-        interrupted = stopped(output, 3, signal.SIGINT)
+        interrupted = stopped(mine, output, 3, signal.SIGINT)
         assert interrupted.returncode == 130, interrupted.stderr
         assert "run the same command again" in interrupted.stderr
         # The step in which the signal came is taken again.
         assert steps_in(tmp_path / "cut.safetensors.checkpoint") == steps
-    weights = finish(output)
+    weights = finish(mine, output)
     assert all(torch.equal(weights[name], undisturbed[name]) for name in undisturbed)
-    again = CliRunner().invoke(app, arguments(output))
+    again = CliRunner().invoke(app, arguments(mine, output))
     assert again.exit_code == 2
     assert "--overwrite" in again.stderr
 
 
-def test_a_folder_of_ones_own(tmp_path: Path) -> None:
-    shown = embedded("train")
-    for number in range(40):
-        folder = tmp_path / "mine" / shown.classes[shown.labels[number]]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(shown.images[number]).save(folder / f"{number}.png")
+def test_the_embedded_images(tmp_path: Path) -> None:
+    output = tmp_path / "embedded.safetensors"
+    result = CliRunner().invoke(app, ["train", "embedded", "--output", str(output), *SMALL, "--epochs", "0.1"])
+    assert result.exit_code == 0, result.output + result.stderr
+    assert "0.1 epochs" in result.output
+    assert "2000 images: accuracy" in result.output
+    assert load_file(output)["fc.weight"].shape[0] == 10
+
+
+def test_a_folder_of_ones_own(tmp_path: Path, mine: str) -> None:
     options = [*SMALL[:2], "--batch-size", "20", "--epochs", "1", "--size", "16", "--average", "0.5"]
     output = tmp_path / "mine.safetensors"
-    mine = str(tmp_path / "mine")
     result = CliRunner().invoke(app, ["train", mine, "--test", mine, "--output", str(output), *options])
     assert result.exit_code == 0, result.output + result.stderr
     assert "mine, 40 images: accuracy" in result.output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,8 +10,9 @@ from types import ModuleType
 import pytest
 
 import cretta
+import forks
 import textbook
-from processes import ENVIRONMENT, LONG
+from processes import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent.parent
 PLUGIN = """
@@ -41,15 +41,10 @@ def test_the_examples_pass_the_checks_of_every_method(tmp_path: Path) -> None:
     path = ":".join([str(tmp_path), str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tests" / "methods")])
     names = " or ".join(examples())
     arguments = ["-p", "contributed", "-p", "no:cacheprovider", "-q", "-k", names, "tests/methods/test_all.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments],
-        env=ENVIRONMENT | {"PYTHONPATH": path},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
+    pytest_there = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    # Plugins that are installed, and not used, start slowly.
+    environment = ENVIRONMENT | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = forks.run([sys.executable, "-c", pytest_there, *arguments], env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:]
     per_method = len(re.findall(r'parametrize\("name", ', Path(ROOT / "tests/methods/test_all.py").read_text()))
     assert int(re.findall(r"(\d+) passed", done.stdout)[0]) >= len(examples()) * per_method

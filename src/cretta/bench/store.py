@@ -122,7 +122,7 @@ def provenance(input_fingerprints: dict[str, str], device: torch.device) -> dict
     packages = ("cretta", "torch", "numpy", "kornia", "pillow")
     return {
         "materials": input_fingerprints,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "commit": _commit(),
         "machine": {
             "system": platform.system(),
@@ -133,6 +133,9 @@ def provenance(input_fingerprints: dict[str, str], device: torch.device) -> dict
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         },
     }
+
+
+_version = functools.cache(version)  # which reads and parses a file
 
 
 @functools.cache
