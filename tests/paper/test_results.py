@@ -67,13 +67,21 @@ def test_a_summary_is_small_and_grows(results: dict[Run, Result], tmp_path: Path
     assert all(line["accuracy %"] and line["ECE %"] and line["materials"] for line in lines)
 
 
-def test_the_scale_is_the_one_with_most_results() -> None:
+def test_the_scale_is_the_one_whose_results_say_most() -> None:
     item = get("main")
     for scale in (QUICK, DAY):
         done = {portable(run): result(run) for run in item.plan(scale)}
         chosen = best_scale(item, done)
         assert chosen is not None
         assert chosen.name == scale.name
+    first = {portable(run) for run in item.plan(DAY) if (run.data, run.seed) == ("cifar10", 0)}
+    part = first - {portable(run) for run in item.plan(DAY) if run.method == "tent"}
+    for measured, name in ((first, "day"), (part, "quick")):
+        done = {portable(run): result(run) for run in item.plan(QUICK)}
+        done |= {run: result(run, images=5000) for run in measured}
+        chosen = best_scale(item, done)
+        assert chosen is not None
+        assert chosen.name == name, "that with more images, once its main methods are complete"
     embedded = dataclasses.replace(QUICK.family("cifar10"), data="embedded")
     fallback = dataclasses.replace(QUICK, families={**QUICK.families, "cifar10": embedded})
     done = {portable(run): result(run) for run in get("cost").plan(fallback)}

@@ -19,7 +19,7 @@ from cretta.bench import Result, Run, RunContext, Store
 from cretta.bench.result import rows_of, table_of
 from cretta.errors import StateError
 from cretta.paper.item import Item
-from cretta.paper.scale import SCALES, Scale
+from cretta.paper.scale import SCALES, Scale, stages
 from cretta.report.groups import METRICS
 from cretta.storage import atomic_write
 
@@ -48,14 +48,20 @@ def portable_scale(scale: Scale, results: Mapping[Run, Result]) -> Scale:
 def best_scale(
     item: Item, results: Mapping[Run, Result], scales: Iterable[Scale] = tuple(SCALES.values())
 ) -> Scale | None:
-    """Return the portable scale of which the results have the largest share for an item; None without results."""
-    shares: dict[float, Scale] = {}
+    """Return the portable scale whose results say most about an item; None without results.
+
+    It has the largest share of the runs that count most: the main methods, at severity 5. Where several have all of
+    them, it is the one with results of most images.
+    """
+    ranks: dict[tuple[float, int], Scale] = {}
     for scale in scales:  # the largest first
         chosen = portable_scale(scale, results)
         plan = item.plan(chosen)
-        if share := sum(run in results for run in plan) / len(plan):
-            shares[share] = shares.get(share, chosen)
-    return shares[max(shares)] if shares else None
+        first = next(iter(stages(plan).values()))
+        share = sum(run in results for run in first) / len(first)
+        if images := sum(results[run].scores.images for run in plan if run in results):
+            ranks.setdefault((share, images), chosen)
+    return ranks[max(ranks)] if ranks else None
 
 
 def read_results(folder: Path) -> dict[Run, Result]:
