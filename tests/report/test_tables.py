@@ -12,7 +12,7 @@ from rich.console import Console
 from cretta.report.content import Cell, Column, Row, Table
 from cretta.report.files import write_files
 from cretta.report.page.payload import table_payload
-from cretta.report.ranking import MEANING, marks
+from cretta.report.ranking import MEANING, marks, notes
 from cretta.report.tables import csv, markdown
 from cretta.report.terminal import terminal
 
@@ -48,6 +48,17 @@ def test_marks_within_groups() -> None:
     rows = tuple(Row("m", (Cell(value),), group) for value, group in ((1.0, "a"), (2.0, "a"), (3.0, "b"), (4.0, "b")))
     table = Table("t", "T", "method", (Column("ECE", better="lower"),), rows, best_of="group")
     assert [row[0] for row in marks(table)] == [True, False, True, False]
+
+
+def test_notes_name_a_row_once_if_all_of_it_has_the_note() -> None:
+    one, full = "1 of 3 seeds", Cell(2.0)
+    rows = (
+        Row("A", (Cell(1.0, note=one), Cell(2.0, note=one), Cell(None))),
+        Row("B", (Cell(1.0, note=one), full, full)),
+        Row("C", (full, full, Cell(None, note="not run"))),
+    )
+    table = Table("t", "T", "method", tuple(map(Column, ("Acc", "ECE", "mCE"))), rows)
+    assert notes(table)[-2:] == ["A; B, Acc: 1 of 3 seeds", "–: not run"]
 
 
 def by_methods(best_of: Literal["row", "none"]) -> Table:

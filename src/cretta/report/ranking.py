@@ -109,12 +109,14 @@ def heading(column: Column) -> str:
 
 
 def notes(table: Table) -> list[str]:
-    """Return what stands below the table: what marks mean, its own notes, and those of cells."""
+    """Return what stands below the table: what marks mean, its own notes, and those of cells or of whole rows."""
     by_note: dict[str, list[str]] = {}
     for row in table.rows:
+        whole = len({cell.note for cell in row.cells if cell.value is not None}) == 1
         for column, cell in zip(table.columns, row.cells, strict=True):
             if cell.note:
-                where = ", ".join(filter(None, (row.group, row.label, column.group, column.title)))
+                place = () if whole else (column.group, column.title)
+                where = ", ".join(filter(None, (row.group, row.label, *place)))
                 by_note.setdefault(cell.note, []).append(MISSING if cell.value is None else where)
     below = (f"{'; '.join(dict.fromkeys(cells))}: {note}" for note, cells in by_note.items())
     return [*_meaning(table), *table.notes, *below]
