@@ -115,8 +115,8 @@ def notes(table: Table) -> list[str]:
         whole = len({cell.note for cell in row.cells if cell.value is not None}) == 1
         for column, cell in zip(table.columns, row.cells, strict=True):
             if cell.note:
-                place = () if whole else (column.group, column.title)
-                where = ", ".join(filter(None, (row.group, row.label, *place)))
+                titles = () if whole else (column.group, column.title)
+                where = ", ".join(filter(None, (row.group, row.label, *titles)))
                 by_note.setdefault(cell.note, []).append(MISSING if cell.value is None else where)
     below = (f"{'; '.join(dict.fromkeys(cells))}: {note}" for note, cells in by_note.items())
     return [*_meaning(table), *table.notes, *below]
