@@ -23,8 +23,8 @@ STARTS = frozenset(
     {"forks.Process", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
 )
 """Audit events."""
-ENDED = ("git", "fc-list")
-"""Programs that have ended when the call returns: benchmarks ask for the version of the code, Matplotlib for fonts."""
+ENDED = ("git", "fc-list", "pandoc")
+"""Programs that have ended when the call returns; benchmarks, Matplotlib and Jupytext ask them for versions or fonts."""
 _started: list[str] = []
 
 
