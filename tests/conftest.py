@@ -24,7 +24,7 @@ STARTS = frozenset(
 )
 """Audit events."""
 ENDED = ("git", "fc-list", "pandoc")
-"""Programs that have ended when the call returns; benchmarks, Matplotlib and Jupytext ask them for versions or fonts."""
+"""Programs that have ended when the call returns: benchmarks, Matplotlib and Jupytext ask them something."""
 _started: list[str] = []
 
 
