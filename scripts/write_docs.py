@@ -32,10 +32,10 @@ from cretta.data.registry import RELEASES
 from cretta.models.weights import card
 from cretta.paper import values
 from cretta.paper.cost import BATCH, gflops
-from cretta.paper.family import FEWER, WORST
+from cretta.paper.family import WORST
 from cretta.paper.notes import notes
 from cretta.paper.readings import Readings
-from cretta.paper.shapes import ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR, METHODS, domains
+from cretta.paper.shapes import ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR, METHODS, domains, method_row
 from cretta.paper.verdict import RULE, Claim, Finding, claims, judge
 from cretta.paper.verdict import verdict as judged
 from cretta.report.content import Cell, Chart, Column, Row, Table
@@ -372,12 +372,12 @@ def main_table(readings: Readings, name: str) -> Table:
     columns = [Column(quantity.title, better=quantity.better) for quantity in quantities]
     columns.append(Column(f"GFLOPs per {BATCH} images", digits=0))
     rows = []
-    for label, variant in METHODS.items():
+    for variant in METHODS.values():
         cells = [quantity.cell(readings, variant, family, streams) for quantity in quantities]
         cost = readings.cell(readings.groups(family, variant, streams), gflops("gflops"))
         # What is missing is named once per method.
         cells = [cells[0], *(replace(cell, note="") if cell.value is None else cell for cell in (*cells[1:], cost))]
-        rows.append(Row(f"{label}{FEWER}" if variant.method in family.fewer else label, tuple(cells)))
+        rows.append(replace(method_row(variant, cells, [family]), group=""))
     title = f"{family.title}, severity {WORST}, mean over {len(streams)} corruptions"
     return Table("results", title, "Method", tuple(columns), tuple(rows), notes(readings))
 

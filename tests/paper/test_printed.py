@@ -8,7 +8,7 @@ from latex_tables import by_label, floats, rows
 from cretta.augment import AUGMENTATIONS
 from cretta.methods import get as method
 from cretta.paper import items
-from cretta.paper.item import paper_data, printed
+from cretta.paper.printed import paper_data, printed
 
 NOT_RUN = paper_data()["not_run"]
 TABLES = [label for table in floats() if table.kind == "table" for label in table.labels if label not in NOT_RUN]

@@ -65,7 +65,7 @@ def test_a_day_has_images_and_seeds_by_method() -> None:
     table = get("main").show(results(get("main").plan(DAY)), DAY)[0]
     assert isinstance(table, Table)
     assert "TEA †" in [row.label for row in table.rows]
-    assert "† the first 1 000 with tea; 2 000 at milder severities" in " ".join(table.notes)
+    assert "† the first 1 000 with TEA; 2 000 at milder severities" in " ".join(table.notes)
 
 
 def test_what_counts_most_runs_first() -> None:

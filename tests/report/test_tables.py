@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from csv import DictReader
@@ -48,6 +49,14 @@ def test_marks_within_groups() -> None:
     rows = tuple(Row("m", (Cell(value),), group) for value, group in ((1.0, "a"), (2.0, "a"), (3.0, "b"), (4.0, "b")))
     table = Table("t", "T", "method", (Column("ECE", better="lower"),), rows, best_of="group")
     assert [row[0] for row in marks(table)] == [True, False, True, False]
+
+
+def test_a_row_that_is_not_compared_is_never_the_best_and_the_note_says_so() -> None:
+    rows = (Row("A", (Cell(3.0),)), Row("B", (Cell(2.0),)), Row("fewer images", (Cell(1.0),), compared=False))
+    table = Table("t", "T", "method", (Column("ECE", better="lower"),), rows)
+    assert [row[0] for row in marks(table)] == [False, True, False]
+    assert notes(table)[0].endswith("Methods on fewer images are not ranked.")
+    assert "fewer" not in notes(dataclasses.replace(table, rows=rows[:2]))[0]
 
 
 def test_notes_name_a_row_once_if_all_of_it_has_the_note() -> None:

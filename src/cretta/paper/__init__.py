@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from cretta.options import known
 from cretta.paper import ablations, beyond, cost, main
-from cretta.paper.item import Item, paper_data
+from cretta.paper.item import Item
 from cretta.paper.measured import OMITTED, incomplete, measured
 from cretta.paper.needs import missing
+from cretta.paper.printed import paper_data
 from cretta.paper.results import best_scale, copy_results, read_results, write_summary
 from cretta.paper.scale import DAY, FULL, QUICK, SCALES, SMOKE, Scale, scale, stages
 from cretta.paper.shapes import comparison

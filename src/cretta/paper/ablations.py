@@ -10,7 +10,8 @@ from cretta.bench import BatchRow, Result
 from cretta.errors import OptionError
 from cretta.paper import values
 from cretta.paper.family import WORST
-from cretta.paper.item import Draw, Item, printed
+from cretta.paper.item import Draw, Item
+from cretta.paper.printed import printed
 from cretta.paper.readings import Groups, Readings, Variant
 from cretta.paper.shapes import (
     ACCURACY,

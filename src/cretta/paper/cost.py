@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from cretta.bench import Result
 from cretta.paper import values
-from cretta.paper.item import Draw, Item, printed
+from cretta.paper.item import Draw, Item
+from cretta.paper.printed import printed
 from cretta.paper.readings import Readings
 from cretta.paper.shapes import BN_ADAPT, CRETTA, SOURCE, TEA, TENT, Quantity, chart, domains
 from cretta.paper.values import Value

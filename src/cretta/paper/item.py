@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from importlib import resources
-from typing import Any
 
 from cretta.bench import Result, Run
 from cretta.paper.notes import notes
+from cretta.paper.printed import paper_data
 from cretta.paper.readings import Readings
 from cretta.paper.scale import Scale
 from cretta.report.content import Chart, Table
@@ -58,18 +55,3 @@ class Item:
         same = [labels for other, labels in floats if other == kind]
         *most, last = [str(number) for number, labels in enumerate(same, 1) if labels & set(self.labels)]
         return f"{kind.capitalize()}s {', '.join(most)} and {last}" if most else f"{kind.capitalize()} {last}"
-
-
-def printed(label: str) -> dict[str, tuple[float, ...]]:
-    """Return the numbers of the table of that label, by row.
-
-    >>> printed("tab:buffersize")["1%"]
-    (88.0, 64.21, 40.18)
-    """
-    return {row: tuple(numbers) for row, numbers in paper_data()["numbers"][label].items()}
-
-
-@cache
-def paper_data() -> dict[str, Any]:
-    """Return what paper.toml holds."""
-    return tomllib.loads((resources.files("cretta.paper") / "paper.toml").read_text("utf-8"))

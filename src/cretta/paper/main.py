@@ -10,7 +10,8 @@ from cretta.data.domains import CLEAN, Domain
 from cretta.data.pacs import DOMAINS
 from cretta.paper import values
 from cretta.paper.family import WORST
-from cretta.paper.item import Draw, Item, printed
+from cretta.paper.item import Draw, Item
+from cretta.paper.printed import printed
 from cretta.paper.readings import Readings
 from cretta.paper.shapes import (
     ACCURACY,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from cretta.bench import Run
 from cretta.data.check import spaced
 from cretta.paper.family import FEWER, WORST, Family, is_mild
+from cretta.paper.printed import paper_data
 from cretta.paper.readings import Readings
 from cretta.paper.scale import FULL
 
@@ -75,9 +76,10 @@ def _images(family: Family, runs: Sequence[Run]) -> str:
 
 
 def _by_number(numbers: Mapping[str, int]) -> list[tuple[int, str]]:
-    """Return the numbers, the largest first, each with the methods that have it."""
+    """Return the numbers, the largest first, each with the methods that have it as the paper names them."""
+    titles = {record.get("method", "cretta"): title for title, record in paper_data()["methods"].items()}
     return [
-        (number, ", ".join(method for method, own in numbers.items() if own == number))
+        (number, ", ".join(titles[method] for method, own in numbers.items() if own == number))
         for number in sorted(set(numbers.values()), reverse=True)
     ]
 

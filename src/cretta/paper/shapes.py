@@ -9,7 +9,8 @@ from typing import Any, Literal
 from cretta.data.domains import CLEAN, Domain
 from cretta.paper import values
 from cretta.paper.family import FEWER, WORST, Family
-from cretta.paper.item import Item, paper_data, printed
+from cretta.paper.item import Item
+from cretta.paper.printed import paper_data, printed
 from cretta.paper.readings import Groups, Readings, Variant, with_base
 from cretta.paper.values import Curve, Value
 from cretta.report.content import Better, Cell, Chart, Column, Panel, Row, Table
@@ -86,14 +87,19 @@ def comparison(item: Item, readings: Readings) -> Iterator[Table]:
             quantity.cell(readings, variant, family, domains(family, where, ablation=ablation), number)
             for (family, quantity, where), number in zip(cases, numbers[label], strict=True)
         ]
-        fewer = any(variant.method in family.fewer for family, _, _ in cases)
-        lines.append(Row(f"{label}{FEWER}" if fewer else label, tuple(cells), variant.group))
+        lines.append(method_row(variant, cells, [family for family, _, _ in cases]))
     words = {"clean": "clean", "worst": f"severity {WORST}"}
     headings = [
         Column(quantity.title, f"{family.title}, {words.get(where, family.average)}", quantity.better)
         for family, quantity, where in cases
     ]
     yield Table(item.name, item.title, record.get("first", "Method"), tuple(headings), tuple(lines))
+
+
+def method_row(variant: Variant, cells: Sequence[Cell], families: Sequence[Family]) -> Row:
+    """Return the row of a method, marked and not ranked where it has fewer images than others."""
+    fewer = any(variant.method in family.fewer for family in families)
+    return Row(variant.label + FEWER * fewer, tuple(cells), variant.group, compared=not fewer)
 
 
 def domains(family: Family, where: Where, *, ablation: bool = True) -> list[Domain]:

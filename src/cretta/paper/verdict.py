@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any, Literal
 
 from cretta.paper.family import FEWER
-from cretta.paper.item import Item, paper_data
+from cretta.paper.item import Item
+from cretta.paper.printed import paper_data
 from cretta.report.content import Better, Cell, Chart, Table
 from cretta.report.spread import margin
 from cretta.report.styles import PRINTED

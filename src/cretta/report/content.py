@@ -70,6 +70,8 @@ class Row:
     cells: tuple[Cell, ...]
     group: str = ""
     """Rows of a group stand together, under a heading."""
+    compared: bool = True
+    """Whether its numbers are ranked with those of other rows; not if they are of other images."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,8 @@ TEST = "paired t-test over batches and seeds, 5 %"
 MEANING = f"Bold: the best and all that do not differ significantly from it ({TEST})."
 NO_BEST = f"Nothing is bold: no difference is significant ({TEST})."
 
+OTHER_IMAGES = "Methods on fewer images are not ranked."
+
 
 def marks(table: Table) -> tuple[tuple[bool, ...], ...]:
     """Return by row and column whether a cell is marked as best.
@@ -53,7 +55,7 @@ def _pools(table: Table) -> list[list[Position]]:
                 "group": (row.group, column_index),
                 "row": (row_index, column.group, column.better),
             }
-            if column.better != "neither" and table.best_of != "none":
+            if row.compared and column.better != "neither" and table.best_of != "none":
                 pools.setdefault(key[table.best_of], []).append((row_index, column_index))
     return list(pools.values())
 
@@ -124,7 +126,7 @@ def notes(table: Table) -> list[str]:
 
 def _meaning(table: Table) -> list[str]:
     if any(map(any, marks(table))):
-        return [MEANING]
+        return [MEANING if all(row.compared for row in table.rows) else f"{MEANING} {OTHER_IMAGES}"]
     compared = (len(_numbers(table, pool)) > 1 for pool in _pools(table))
     return [NO_BEST] if any(compared) else []
 

@@ -22,8 +22,8 @@ def margin(a: Cell, b: Cell) -> float:
     """Return how far two numbers may differ by chance: paired t-tests at 5 %; infinity where no spread is known.
 
     The larger margin counts, of that over blocks of batches, in which both methods had the same images, and that over
-    the seeds that both were run with. Methods with other numbers of blocks had other images: their test is not paired.
-    Numbers without blocks are exact.
+    the seeds that both were run with. Blocks of other images are independent: their differences have the spread of
+    both. Where the numbers of blocks differ, the test is not paired. Numbers without blocks are exact.
     """
     if a.blocks is None or b.blocks is None:
         return 0.0
