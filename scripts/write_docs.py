@@ -430,6 +430,21 @@ def tried_in(network: str, part: str, names: Sequence[str], measured: dict[str, 
     return f"{text}\n\nAhead of {', '.join(rivals)} in both accuracy and ECE: {winners}."
 
 
+def chosen() -> str:
+    """Return the chosen setting on the fifteen corruptions, beside the paper's and others, and whether it leads."""
+    name, row = "chosen-setting", "CreTTA, chosen"
+    parts = [part for part in map(paper.measured, shown(name)) if isinstance(part, Table)]
+    findings = judge(Claim(text="", row=row), parts)
+    if not findings:
+        return f"Not measured yet: `cretta reproduce {name} --scale day`."
+    lines = [
+        f"- {finding.where}: {figure(finding.row)}, against {figure(finding.rival)} of {finding.name}: "
+        + ("ahead of all" if finding.holds else "significantly behind" if finding.reversed else "not ahead of all")
+        for finding in findings
+    ]
+    return "\n\n".join([*(markdown(part).strip() for part in parts), f"{row}:", "\n".join(lines)])
+
+
 def leads(own: Sequence[Cell], other: Sequence[Cell], *, chance: bool = False) -> bool:
     """Return whether a setting has a higher accuracy and a lower ECE, beyond their margins unless ``chance``."""
     gains = ((own[0].value or 0) - (other[0].value or 0), (other[1].value or 0) - (own[1].value or 0))
@@ -446,6 +461,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "when not to use CreTTA": not_to_use,
     "main results": main_results,
     "settings that were tried": tried,
+    "the chosen setting": chosen,
     **{f"choice: {situation}": partial(choice, situation) for situation in SITUATIONS},
 }
 

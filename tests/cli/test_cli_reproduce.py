@@ -40,7 +40,7 @@ def call(*arguments: str) -> tuple[int, str, str]:
 def test_every_item_is_listed() -> None:
     code, output, _ = call("--list")
     assert code == 0
-    assert len(paper.items()) == 28
+    assert len(paper.items()) == 29
     assert all(name in output for name in paper.items())
     assert not Path("results").exists()
 

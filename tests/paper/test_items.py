@@ -12,10 +12,11 @@ from fake_results import everything, result, results
 from rich.console import Console
 
 from cretta.bench import Run, RunContext, Store, run_all
+from cretta.data.corruptions import CORRUPTIONS
 from cretta.data.domains import Domain
 from cretta.errors import OptionError
 from cretta.methods import get as method
-from cretta.paper import FULL, QUICK, SMOKE, Scale, get, incomplete, items, measured, missing
+from cretta.paper import DAY, FULL, QUICK, SMOKE, Scale, get, incomplete, items, measured, missing
 from cretta.paper.ablations import batch_index
 from cretta.paper.verdict import claims, judge, verdict
 from cretta.report.content import Cell, Chart, Table
@@ -336,6 +337,24 @@ def test_with_all_results_nothing_is_missing(scale: Scale) -> None:
                     assert not empty, (name, row.label)
             else:
                 assert all(panel.series for panel in entry.panels), name
+
+
+def test_the_chosen_setting_runs_on_all_corruptions_of_both_datasets_and_has_no_printed_numbers() -> None:
+    item = get("chosen-setting")
+    changed = [run for run in item.plan(DAY) if run.options]
+    assert {run.method for run in changed} == {"cretta"}
+    assert {(run.data, dict(run.options)["reference"]) for run in changed} == {
+        ("cifar10", "batch"),
+        ("cifar100", "batch"),
+    }
+    assert {(run.preset, dict(run.options)["lr"]) for run in changed} == {("cifar10", 3e-3), ("cifar100", 3e-3)}
+    for data in ("cifar10", "cifar100"):
+        assert {run.domains for run in changed if run.data == data} == {(Domain(name, 5),) for name in CORRUPTIONS}
+    # What others need is not run again for it.
+    assert set(item.plan(DAY)) - set(changed) < set(get("accuracy").plan(DAY))
+    drawn = table("chosen-setting", item.show(results(item.plan(SMOKE)), SMOKE))
+    assert {cell.printed for row in drawn.rows for cell in row.cells} == {None}
+    assert all(cell.value is not None for row in drawn.rows for cell in row.cells)
 
 
 def test_names_of_outputs_are_all_different() -> None:

@@ -69,7 +69,7 @@ QUANTITIES = {quantity.title: quantity for quantity in (ACCURACY, CALIBRATION_ER
 def comparison(item: Item, readings: Readings) -> Iterator[Table]:
     """Draw the table of an item that has rows in paper.toml: for each family the columns in the paper's order.
 
-    The printed numbers are those of the item's first label.
+    The printed numbers are those of the item's first label, if it has any.
     """
     record = paper_data()["items"][item.name]
     rows = METHODS if record["rows"] == "methods" else _variants(record["rows"])
@@ -80,12 +80,14 @@ def comparison(item: Item, readings: Readings) -> Iterator[Table]:
         for where, titles in record["columns"].items()
         for title in titles
     ]
-    numbers = printed(item.labels[0])
+    numbers = printed(item.labels[0]) if item.labels else {}
     lines = []
     for label, variant in rows.items():
         cells = [
             quantity.cell(readings, variant, family, domains(family, where, ablation=ablation), number)
-            for (family, quantity, where), number in zip(cases, numbers[label], strict=True)
+            for (family, quantity, where), number in zip(
+                cases, numbers[label] if numbers else [None] * len(cases), strict=True
+            )
         ]
         lines.append(method_row(variant, cells, [family for family, _, _ in cases]))
     words = {"clean": "clean", "worst": f"severity {WORST}"}
