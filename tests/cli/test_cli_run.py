@@ -45,12 +45,12 @@ def test_what_is_given_several_times_is_combined_and_kept() -> None:
     assert {run.method for run in runs} == {"source", "tent"}
     assert {run.seed for run in runs} == {0, 1}
     assert "8 runs, 240 images" in first.output
-    assert "±" in first.output
-    assert max(map(len, first.output.splitlines())) <= 80
+    assert "±" in first.stdout
+    assert max(map(len, first.stdout.splitlines())) <= 80
 
     again = CliRunner().invoke(app, [*arguments, "--seed", "1"])
     assert "8 of 8 runs are in results already" in again.output
-    assert first.output.splitlines()[-8:] == again.output.splitlines()[-8:]
+    assert first.stdout.splitlines()[-8:] == again.stdout.splitlines()[-8:]
 
 
 def test_one_run_is_one_run() -> None:
