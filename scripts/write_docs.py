@@ -28,15 +28,16 @@ from cretta.bench import Result, Run
 from cretta.cli import app
 from cretta.cli.reproduce import COMMITTED
 from cretta.data import CORRUPTIONS
+from cretta.data.domains import Domain
 from cretta.data.registry import RELEASES
 from cretta.models.weights import card
 from cretta.paper import values
 from cretta.paper.cost import BATCH, gflops
-from cretta.paper.family import WORST
+from cretta.paper.family import WORST, Family
 from cretta.paper.notes import notes
 from cretta.paper.readings import Readings
 from cretta.paper.shapes import ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR, METHODS, domains, method_row
-from cretta.paper.verdict import RULE, Claim, Finding, claims, judge
+from cretta.paper.verdict import RULE, Claim, Finding, claims, column_count, judge
 from cretta.paper.verdict import verdict as judged
 from cretta.report.content import Cell, Chart, Column, Row, Table
 from cretta.report.ranking import number
@@ -52,6 +53,7 @@ DEMO = PAGES / "results" / "demo"
 """The store of the demo's results."""
 SIMPLE = ("source", "bn_adapt", "cretta")
 PAPER = "cretta: paper"
+COST = f"GFLOPs per {BATCH} images, forward and backward"
 NO_RESULTS = """\
 No complete results on all fifteen corruptions are committed yet;
 `cretta reproduce main accuracy --scale day --export benchmarks/results/paper` computes them."""
@@ -178,12 +180,13 @@ def figure(cell: Cell) -> str:
 
 def verdict() -> str:
     """Return item by item what the paper claims and what was measured."""
-    overview, sections = [("item", "in the paper", "claim", "reproduced")], []
+    overview, sections = [("item", "in the paper", "claim", "reproduced", "measured columns")], []
     for name, item in paper.items().items():
         rows = []
         for claim in claims(item):
             found = judge(claim, shown(name))
-            overview.append((f"`{name}`", item.where, claim.text, judged(found)))
+            measured = f"{len(found)} of {column_count(claim, shown(name))}" if found else "–"
+            overview.append((f"`{name}`", item.where, claim.text, judged(found), measured))
             rows += [finding_row(claim.text, finding) for finding in found]
         if rows:
             headings = ("claim", "where", "paper", "measured", "difference", "holds")
@@ -215,27 +218,31 @@ def not_to_use() -> str:
 
 def worse_than_simple() -> str:
     """Return where CreTTA was significantly worse than a model that does not learn, in accuracy or in ECE."""
-    lines = []
+    lines, compared = [], []
     for name in ("accuracy", "imagenet", "non-iid", "continual", "recurring"):
         for simple in ("Source", "BN Adapt"):
             claim = Claim(text="", row=simple, than=("CreTTA",), at="Acc|ECE|δ|average")
-            parts = [part for part in shown(name) if isinstance(part, Table)]
+            findings = judge(claim, [part for part in shown(name) if isinstance(part, Table)])
+            compared += [f"{finding.where} (`{name}`)" for finding in findings]
             lines += [
                 f"- {finding.where}: CreTTA {figure(finding.rival)}, {simple} {figure(finding.row)} (`{name}`)."
-                for finding in judge(claim, parts)
+                for finding in findings
                 if finding.holds
             ]
     if lines:
         return "\n".join(["CreTTA was significantly worse than a model that does not learn here:", "", *lines])
-    if not any(paper.measured(part) for name in paper.items() for part in shown(name)):
+    if not compared:
         return "Where CreTTA is significantly worse than a model that does not learn at full size: not measured yet."
-    return "In no committed result that is complete was CreTTA significantly worse than a model that does not learn."
+    return (
+        "In these streams of many batches CreTTA was not significantly worse than Source or BN Adapt: "
+        f"{'; '.join(dict.fromkeys(compared))}."
+    )
 
 
 def situations() -> str:
     """Return accuracy and ECE in situations that do not suit CreTTA, each with the file that has the numbers."""
     head = ("situation", "network", "images", "Source", "BN Adapt", "CreTTA", "CreTTA, changed", "file")
-    rows = [*short_streams(), *underconfident(), *small_batches()]
+    rows = [*short_streams(), *underconfident(), *small_batches(), *no_shift()]
     explained = (
         "Accuracy / ECE in %; – where the file does not have it. *Changed*: with the setting named. Files without a "
         "folder are in `benchmarks/results/`."
@@ -292,63 +299,78 @@ def underconfident() -> list[tuple[str, ...]]:
 
 
 def small_batches() -> list[tuple[str, ...]]:
-    """Return batches of few images or of one class, and clean images: as they come, and with statistics="auto"."""
+    """Return batches of one image or of few classes: as they come, and with other statistics."""
     with CHOICE.open(newline="") as file:
         rows = list(csv.DictReader(file))
     lines = []
     cases = (
         ("single images", "batches of one image", "moving"),
         ("class after class", "batches of few classes", "mixture"),
-        ("no shift", "no shift", ""),
     )
     for situation, text, statistics in cases:
         own = {(row["method"], row["setting"]): row for row in rows if row["situation"] == situation}
         texts = {key: pair(row["accuracy %"], row["ECE %"]) for key, row in own.items()}
         setting = f'statistics="{statistics}"'
-        changed = f"`{setting}`: {texts['cretta', setting]}" if statistics else ""
+        changed = f"`{setting}`: {texts['cretta', setting]}"
         cells = [texts[method, ""] for method in SIMPLE]
         images = own["cretta", ""]["images"]
         lines.append((text, "first shipped WRN-40-2", images, *cells, changed, "`docs/results/choice.csv`"))
-    named = {"batch 4": "batches of four images", "clean": "no shift"}
-    for row in saved("harm"):
-        if row["method"] == "cretta" and row["stream"] in named:
-            source, changed = pair(row["source"]), f'`statistics="auto"`, guard: {pair(row["adapted"])}'
-            network, images = f"`{row['network']}`", str(row["images"])
-            lines.append((named[row["stream"]], network, images, source, "–", "–", changed, "`harm.json`"))
     return lines
 
 
-def by_length() -> str:
-    """Return CreTTA beside BN Adapt on the first batches of the streams of CIFAR10-C at severity 5."""
+def seed_0(labels: Sequence[str], streams: Callable[[Family], list[Domain]]) -> dict[str, list[Result]]:
+    """Return the results of methods on CIFAR-10 with the first seed, by label, of those that are complete."""
     scale = scale_of("accuracy")
-    readings = Readings(scale, results()) if scale else None
-    runs: list[list[Run]] = []
-    if readings:
-        family = readings.scale.family("cifar10")
-        streams = domains(family, "worst", ablation=False)
-        runs = [readings.groups(family, METHODS[label], streams)[0] for label in ("BN Adapt", "CreTTA")]
-    if not runs or not all(run in results() for group in runs for run in group):
+    if scale is None:
+        return {}
+    readings, family = Readings(scale, results()), scale.family("cifar10")
+    runs = {label: readings.groups(family, METHODS[label], streams(family))[0] for label in labels}
+    return {
+        label: [results()[run] for run in group]
+        for label, group in runs.items()
+        if all(run in results() and run.images == family.images for run in group)
+    }
+
+
+def no_shift() -> list[tuple[str, ...]]:
+    """Return the clean images of CIFAR-10."""
+    labels = ("Source", "BN Adapt", "CreTTA")
+    own = seed_0(labels, lambda family: domains(family, "clean"))
+    if len(own) < len(labels):
+        return []
+    cells = [pair(own[label][0].scores.accuracy, own[label][0].scores.calibration_error) for label in labels]
+    images = str(own["CreTTA"][0].scores.images)
+    return [("no shift, the statistics of batches", "`wrn-40-2-cifar10`", images, *cells, "", "`paper/runs.csv`")]
+
+
+def by_length() -> str:
+    """Return methods that learn beside BN Adapt on the first batches of the streams of CIFAR10-C at severity 5."""
+    own = seed_0(("BN Adapt", "TENT", "SHOT", "CreTTA"), lambda family: domains(family, "worst", ablation=False))
+    if not {"BN Adapt", "CreTTA"} <= own.keys():
         return "What CreTTA gains over BN Adapt by the length of a stream, over all corruptions: not measured yet."
-    first = results()[runs[0][0]].rows
-    rows = []
+    first, rows = own["CreTTA"][0].rows, []
     for count in (count for count in (1, 5, 10, 25, 50) if count <= len(first)):
-        begun = [[replace(results()[run], rows=results()[run].rows[:count]) for run in group] for group in runs]
+        begun = {label: [replace(result, rows=result.rows[:count]) for result in group] for label, group in own.items()}
         texts, differences = [], []
         for value in (values.accuracy, values.calibration_error):
-            # Each corruption is a block: both methods had the same images of it.
-            own, other = (Cell(value(group), blocks=tuple(value([result]) for result in group)) for group in begun)
-            texts.append((own, other))
-            difference = number((other.value or 0) - (own.value or 0), 2, signed=True)
-            differences.append(f"{difference} ± {number(margin(own, other), 2)}")
-        shares = [" / ".join(figure(cells[index]) for cells in texts) for index in (0, 1)]
+            # Each corruption is a block: all methods had the same images of it.
+            cells = {
+                label: Cell(value(group), blocks=tuple(value([result]) for result in group))
+                for label, group in begun.items()
+            }
+            texts.append(cells)
+            simple, cretta = cells["BN Adapt"], cells["CreTTA"]
+            difference = number((cretta.value or 0) - (simple.value or 0), 2, signed=True)
+            differences.append(f"{difference} ± {number(margin(simple, cretta), 2)}")
+        shares = [" / ".join(figure(cells[label]) for cells in texts) for label in own]
         rows.append((str(sum(row.images for row in first[:count])), *shares, *differences))
-    head = ("first images of each stream", "BN Adapt", "CreTTA", "accuracy", "ECE")
+    head = ("first images of each stream", *own, "accuracy", "ECE")
     text = (
-        f"CIFAR10-C, severity {WORST}, mean over {len(runs[0])} corruptions, each with a reset: accuracy / ECE in % "
-        "of the stream up to there, and the difference of CreTTA to BN Adapt (± margin: paired t-test over "
-        "corruptions, 5 %)."
+        f"CIFAR10-C, severity {WORST}, mean over {len(own['CreTTA'])} corruptions, each with a reset: accuracy / ECE "
+        "in % of the stream up to there, and the difference of CreTTA to BN Adapt (± margin: paired t-test over "
+        "corruptions, 5 %). Each row has other images, and fewer images have a higher ECE: compare within a row."
     )
-    return f"{text}\n\n{table([head, *rows], right=4)}"
+    return f"{text}\n\n{table([head, *rows], right=len(own) + 2)}"
 
 
 def main_results() -> str:
@@ -370,7 +392,7 @@ def main_table(readings: Readings, name: str) -> Table:
     streams = domains(family, "worst", ablation=False)
     quantities = (ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR)
     columns = [Column(quantity.title, better=quantity.better) for quantity in quantities]
-    columns.append(Column(f"GFLOPs per {BATCH} images", digits=0))
+    columns.append(Column(COST, digits=0))
     rows = []
     for variant in METHODS.values():
         cells = [quantity.cell(readings, variant, family, streams) for quantity in quantities]
@@ -401,7 +423,7 @@ def tried_in(network: str, part: str, names: Sequence[str], measured: dict[str, 
     columns = (
         Column("accuracy %", better="higher"),
         Column("ECE %", better="lower"),
-        Column(f"GFLOPs per {BATCH} images", digits=0),
+        Column(COST, digits=0),
     )
     cells = {
         name: (

@@ -34,7 +34,7 @@ SHELL = [
     for page in pages.PAGES
     if pages.blocks(page, "sh")
 ]
-LANGUAGES = {"", "math", "mermaid", "python", "sh", "toml"}
+LANGUAGES = {"", "bibtex", "math", "mermaid", "python", "sh", "toml"}
 NET = """
 import torch
 from torch import nn

@@ -37,8 +37,8 @@ def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_what_was_run_has_its_numbers_and_the_rest_says_that_it_was_not(writer: ModuleType) -> None:
     page = writer.verdict()
-    assert "| `accuracy` | Table 9 | CreTTA is the most accurate under corruption. | no |" in page
-    assert "| `pacs` | Table 2 | CreTTA has the best average accuracy and ECE. | not run yet |" in page
+    assert "| `accuracy` | Table 9 | CreTTA is the most accurate under corruption. | no | 2 of 6 |" in page
+    assert "| `pacs` | Table 2 | CreTTA has the best average accuracy and ECE. | not run yet | – |" in page
     assert "| 88.30 against 88.27 (AEA) | 60.00 ± 1.00 against 70.00 ± 1.00 (TENT) |" in page
     assert "| -10.00 ± 0.00 | no, the opposite |" in page
     assert "Scale `day`: The main tables on CIFAR" in page
@@ -58,8 +58,13 @@ def test_when_not_to_use_it_is_what_was_measured(writer: ModuleType) -> None:
     assert "- CIFAR10-C, severity 5, Acc: CreTTA 60.00 ± 1.00, BN Adapt 65.00 ± 1.00 (`accuracy`)." in lines
     assert "Source" not in lines
     assert "CIFAR100" not in lines
+    assert "not significantly worse" not in lines
     # Of seed 0, in one batch of 1 000 images: 64 % against 59 %, at a confidence of 75 %.
-    assert "| 1000 | 64.00 / 11.00 | 59.00 / 16.00 | -5.00 ± 0.00 | +5.00 ± 0.00 |" in writer.by_length()
+    methods = "64.00 / 11.00 | 69.00 / 6.00 | 49.00 / 26.00 | 59.00 / 16.00"
+    assert f"| 1000 | {methods} | -5.00 ± 0.00 | +5.00 ± 0.00 |" in writer.by_length()
+    assert "no shift" in writer.situations()
+    ((*_, source, simple, cretta, _, file),) = writer.no_shift()
+    assert (source, simple, cretta, file) == ("49.0 / 26.0", "64.0 / 11.0", "59.0 / 16.0", "`paper/runs.csv`")
     assert lines in writer.not_to_use()
 
 
@@ -117,7 +122,9 @@ def test_a_readme_with_incomplete_results(writer: ModuleType, tmp_path: Path, mo
         assert ("No complete results" in text) is (not methods)
         assert ("Acc: CreTTA 14 of 45 runs" in text) is (folder.name == "most")
         assert ("not measured yet" in writer.by_length()) is (folder.name != "all")
-    assert "| `main` | Table 1 | CreTTA has a lower mCE than all other methods. | no |" in writer.verdict()
+    assert (
+        "| `main` | Table 1 | CreTTA has a lower mCE than all other methods. | undecided | 1 of 6 |" in writer.verdict()
+    )
 
 
 def test_settings_that_were_tried(writer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

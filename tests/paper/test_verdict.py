@@ -9,8 +9,8 @@ from fake_results import results
 
 from cretta.bench import Run
 from cretta.paper import FULL, QUICK, SMOKE, get, items
-from cretta.paper.verdict import Claim, claims, judge, verdict
-from cretta.report.content import Chart, Column, Row, Table, cell
+from cretta.paper.verdict import Claim, claims, column_count, judge, verdict
+from cretta.report.content import Chart, Column, Panel, Row, Series, Table, cell
 
 CONTRADICTED = {
     "buffer-confidence": "partly",  # 1.38 points on CIFAR10-C
@@ -58,7 +58,7 @@ def made(own: tuple[float, ...], other: tuple[float, ...]) -> Table:
     ("own", "within", "answer", "opposite"),
     [
         ((81.0, 82.0, 83.0, 84.0), None, "yes", False),
-        ((80.9, 80.0, 82.4, 82.9), None, "no", False),  # by chance
+        ((80.9, 80.0, 82.4, 82.9), None, "undecided", False),  # by chance
         ((70.0, 71.1, 72.0, 73.0), None, "no", True),
         ((79.5, 80.5, 81.5, 82.5), 1.0, "yes", False),
         ((78.0, 79.0, 80.0, 81.0), 1.0, "no", True),
@@ -71,6 +71,46 @@ def test_a_difference_counts_only_beyond_chance(
     (finding,) = judge(claim, [made(own, (80.0, 81.0, 82.1, 83.0))])
     assert verdict([finding]) == answer
     assert finding.reversed is opposite
+
+
+def drawn(*own: float) -> Chart:
+    series = Series("CreTTA", tuple(map(float, range(len(own)))), own)
+    return Chart("made", "made", (Panel("confidence", "batch", "confidence, %", "line", (series,)),))
+
+
+@pytest.mark.parametrize(
+    ("own", "answer"),
+    [
+        ((50.0, 51.0, 52.0, 60.0, 61.1, 62.0), "yes"),
+        ((60.0, 61.0, 62.0, 50.0, 51.1, 52.0), "no"),
+        ((50.0, 59.0, 52.0, 57.0, 51.0, 58.0), "undecided"),  # the images of single batches
+        ((50.0, 51.0, 60.0, 61.0), "undecided"),  # two changes have no known spread
+    ],
+)
+def test_a_line_that_changes_must_do_so_beyond_the_spread_of_its_points(own: tuple[float, ...], answer: str) -> None:
+    claim = Claim(text="", row="CreTTA", than=("0",), better="higher", curve="change")
+    assert verdict(judge(claim, [drawn(*own)])) == answer
+
+
+@pytest.mark.parametrize(("spread", "answer"), [(0.001, "yes"), (0.2, "undecided")])
+def test_a_number_of_single_batches_has_the_spread_over_corruptions(spread: float, answer: str) -> None:
+    item = get("contrastive-batches")
+    claim = next(claim for claim in claims(item) if claim.text.startswith("With contrastive"))
+    shifts = list(dict.fromkeys(run.domains for run in item.plan(QUICK)))
+
+    def share(run: Run, domain: str, batch: int) -> float:
+        # At a confidence of 75 %, more right answers are a lower ECE; by how much depends on the corruption.
+        return 0.5 + (0.02 + spread * (shifts.index(run.domains) - 1)) * batch
+
+    shown = item.show(results(item.plan(QUICK), right=share, batches=5), QUICK)
+    assert verdict(judge(claim, shown)) == answer
+
+
+def test_the_columns_of_a_claim_are_counted_whether_they_were_run_or_not() -> None:
+    claim = claims(get("main"))[0]
+    runs = [run for run in get("main").plan(QUICK) if run.data == "embedded" or run.data == "cifar10"]
+    shown = get("main").show(results(runs, batches=4), QUICK)
+    assert (len(judge(claim, shown)), column_count(claim, shown)) == (2, 6)
 
 
 def test_a_claim_about_rows_that_were_not_run_is_not_confirmed() -> None:

@@ -104,6 +104,7 @@ def by_batch(columns: Sequence[tuple[Column, Variant, Curve]]) -> Draw:
                     readings.groups(family, variant, streams),
                     at(row, curve),
                     numbers[index] if index < len(numbers) else None,
+                    by_run=True,
                 )
                 for index, (_, variant, curve) in enumerate(columns)
             ]

@@ -43,7 +43,12 @@ def _of_family(family: Family, paper: Family, runs: Sequence[Run], readings: Rea
     if batches != [paper.batch_size]:
         parts.append(f"in batches of {' or '.join(map(str, batches))} (paper: {paper.batch_size})")
     parts += _shifts(paper, runs)
-    parts += [f"{count} seeds at severity {WORST} of {names}" for count, names in _by_number(family.seeds)]
+    seeds: dict[str, set[int]] = {}
+    for run in runs:
+        if run.method in family.seeds:
+            seeds.setdefault(run.method, set()).add(run.seed)
+    several = {method: len(own) for method, own in seeds.items() if len(own) > 1}
+    parts += [f"{count} seeds at severity {WORST} of {names}" for count, names in _by_number(several)]
     made = {readings.results[run].provenance.get("materials", {}).get("corruptions") for run in runs}
     if "generated" in made:
         parts.append("corrupted here, not the published images")

@@ -71,8 +71,11 @@ class Readings:
         self._requests.setdefault(family.name, {}).update(dict.fromkeys(run for group in groups for run in group))
         return groups
 
-    def cell(self, groups: Groups, value: Value, printed: float | None = None) -> Cell:
-        """Return mean and deviation over the seeds whose runs are all done; where there is none, why."""
+    def cell(self, groups: Groups, value: Value, printed: float | None = None, *, by_run: bool = False) -> Cell:
+        """Return mean and deviation over the seeds whose runs are all done; where there is none, why.
+
+        ``by_run``: the spread is that over runs rather than over blocks of batches, for a number of single batches.
+        """
         complete = [group for group in groups if group and all(run in self.results for run in group)]
         if not complete:
             return Cell(printed=printed, note=self._reason(groups))
@@ -82,7 +85,8 @@ class Readings:
             return Cell(printed=printed, note=str(error))
         note = "" if len(complete) == len(groups) else f"{len(complete)} of {len(groups)} seeds"
         try:
-            blocks = tuple(value(block) for block in blocks_of([self.results[run] for run in complete[0]]))
+            first = [self.results[run] for run in complete[0]]
+            blocks = tuple(value(block) for block in ([[r] for r in first] if by_run else blocks_of(first)))
         except OptionError:  # likewise, in a block of batches
             blocks = ()
         return dataclasses.replace(cell(values, printed, note, blocks), comparable=self.scale.comparable)

@@ -51,16 +51,20 @@ def best_scale(
     """Return the portable scale whose results say most about an item; None without results.
 
     It has the largest share of the runs that count most: the main methods, at severity 5. Where several have all of
-    them, it is the one with results of most images.
+    them, it is the one with results of most images, or with the larger share of its runs.
     """
-    ranks: dict[tuple[float, int], Scale] = {}
+    ranks: dict[tuple[float, int, float], Scale] = {}
     for scale in scales:  # the largest first
         chosen = portable_scale(scale, results)
         plan = item.plan(chosen)
         first = next(iter(stages(plan).values()))
-        share = sum(run in results for run in first) / len(first)
-        if images := sum(results[run].scores.images for run in plan if run in results):
-            ranks.setdefault((share, images), chosen)
+        done, share = (
+            [results[run] for run in plan if run in results],
+            sum(run in results for run in first) / len(first),
+        )
+        if done:
+            images = sum(result.scores.images for result in done)
+            ranks.setdefault((share, images, len(done) / len(plan)), chosen)
     return ranks[max(ranks)] if ranks else None
 
 

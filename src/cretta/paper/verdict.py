@@ -18,23 +18,26 @@ from cretta.report.styles import PRINTED
 
 RULE = """\
 A claim is that one row is better than others, or as good as them within a number of points. It holds in a column if the
-measured difference to every other row has the claimed sign and is larger than its margin (t-test over batches and
-seeds, 5 %; figures have no margin), or is within the points claimed. *Yes*: it holds in all measured columns, and all
-the other rows were run; *no*: it holds in none; *partly*: all else."""
+measured difference to every other row has the claimed sign and is larger than its margin, or is within the points
+claimed. The margin is that of a t-test at 5 %: of tables over batches and seeds, of lines over their points, of single
+batches over corruptions; the last value of a line has none. *Yes*: it holds in all measured columns, and all the other
+rows were run; *no*: it holds in none, and in some the opposite is significant; *undecided*: no difference is
+significant; *partly*: all else."""
 ZERO = "0"
 """In place of another row: the number is compared with zero."""
 
 
-def _change(line: Sequence[float]) -> float:
+def _change(line: Sequence[float]) -> Cell:
     half = len(line) // 2
-    return fmean(line[-half:]) - fmean(line[:half]) if half else math.nan
+    changes = tuple(after - before for before, after in zip(line[:half], line[len(line) - half :], strict=True))
+    return Cell(fmean(changes) if half else math.nan, blocks=changes)
 
 
-CURVES: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean": fmean,
-    "last": lambda line: line[-1],
+CURVES: dict[str, Callable[[Sequence[float]], Cell]] = {
+    "mean": lambda line: Cell(fmean(line), blocks=tuple(line)),
+    "last": lambda line: Cell(line[-1]),
     "change": _change,
-    "range": lambda line: max(line) - min(line),
+    "range": lambda line: Cell(max(line) - min(line)),
 }
 """One number of a line in a chart; the change is that from the first half to the second."""
 
@@ -86,28 +89,37 @@ def claims(item: Item) -> list[Claim]:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return yes, partly or no, or that nothing was measured."""
+    """Return yes, partly, no or undecided, or that nothing was measured."""
     if not findings:
         return "not run yet"
     holding = sum(finding.holds for finding in findings)
     complete = holding == len(findings) and not any(finding.not_run for finding in findings)
-    return "yes" if complete else "partly" if holding else "no"
+    if holding:
+        return "yes" if complete else "partly"
+    return "no" if any(finding.reversed for finding in findings) else "undecided"
 
 
 def judge(claim: Claim, shown: Sequence[Table | Chart]) -> list[Finding]:
     """Return what was measured of a claim, column by column."""
     findings = []
     for where, better, cells in _columns(claim, shown):
-        if not re.search(claim.at, where) or claim.row not in cells:
-            continue
+        row = cells[claim.row]
         names = claim.than or tuple(name for name in cells if name != claim.row)
-        rivals = {name: Cell(0.0, printed=0.0) if name == ZERO else cells.get(name, Cell()) for name in names}
-        finding = _compare(
-            claim, where, better if claim.better == "neither" else claim.better, cells[claim.row], rivals
-        )
+        rivals = {name: _zero(row) if name == ZERO else cells.get(name, Cell()) for name in names}
+        finding = _compare(claim, where, better if claim.better == "neither" else claim.better, row, rivals)
         if finding is not None:
             findings.append(finding)
     return findings
+
+
+def column_count(claim: Claim, shown: Sequence[Table | Chart]) -> int:
+    """Return in how many columns a claim can be judged once all is measured."""
+    return sum(1 for _ in _columns(claim, shown))
+
+
+def _zero(row: Cell) -> Cell:
+    """Return an exact zero to compare a number with."""
+    return Cell(0.0, printed=0.0, blocks=None if row.blocks is None else (0.0,) * len(row.blocks))
 
 
 def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mapping[str, Cell]) -> Finding | None:
@@ -143,6 +155,13 @@ def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mappin
 
 
 def _columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple[str, Better, dict[str, Cell]]]:
+    """Yield the cells that a claim compares by label, with where they are and what is better."""
+    for where, better, cells in _all_columns(claim, shown):
+        if re.search(claim.at, where) and claim.row in cells:
+            yield where, better, cells
+
+
+def _all_columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple[str, Better, dict[str, Cell]]]:
     """Yield the cells that can be compared with each other by label, with where they are and what is better."""
     for part in shown:
         title = f"{part.title}: " if len(shown) > 1 else ""
@@ -151,8 +170,8 @@ def _columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple[str
                 lines = {line.label: CURVES[claim.curve](line.y) for line in panel.series}
                 arrow: Better = "higher" if "↑" in panel.y else "lower" if "↓" in panel.y else "neither"
                 cells = {
-                    label: Cell(value, printed=lines.get(label + PRINTED))
-                    for label, value in lines.items()
+                    label: dataclasses.replace(number, printed=lines.get(label + PRINTED, Cell()).value)
+                    for label, number in lines.items()
                     if not label.endswith(PRINTED)
                 }
                 yield f"{title}{panel.title}, {panel.y}", arrow, cells
@@ -160,9 +179,7 @@ def _columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple[str
             for row in part.rows:
                 groups: dict[tuple[str, Better], dict[str, Cell]] = {}
                 for column, cell in zip(part.columns, row.cells, strict=True):
-                    # The number of a single batch has no margin.
-                    own = cell if part.best_of == "row" else dataclasses.replace(cell, blocks=None)
-                    groups.setdefault((column.group, column.better), {})[column.title] = own
+                    groups.setdefault((column.group, column.better), {})[column.title] = cell
                 for (group, better), cells in groups.items():
                     yield f"{title}{group}, {row.label}", better, cells
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cretta.report.content import Cell, Column, Row, Table
@@ -113,12 +114,13 @@ def heading(column: Column) -> str:
 def notes(table: Table) -> list[str]:
     """Return what stands below the table: what marks mean, its own notes, and those of cells or of whole rows."""
     by_note: dict[str, list[str]] = {}
+    labels = Counter(row.label for row in table.rows)
     for row in table.rows:
         whole = len({cell.note for cell in row.cells if cell.value is not None}) == 1
         for column, cell in zip(table.columns, row.cells, strict=True):
             if cell.note:
                 titles = () if whole else (column.group, column.title)
-                where = ", ".join(filter(None, (row.group, row.label, *titles)))
+                where = ", ".join(filter(None, (row.group if labels[row.label] > 1 else "", row.label, *titles)))
                 by_note.setdefault(cell.note, []).append(MISSING if cell.value is None else where)
     below = (f"{'; '.join(dict.fromkeys(cells))}: {note}" for note, cells in by_note.items())
     return [*_meaning(table), *table.notes, *below]
