@@ -182,9 +182,10 @@ def test_the_sentences_follow_the_numbers() -> None:
     )
     assert sentences(6, 8, 7)[0] == "Over the whole stream tent (accuracy 80.0 %) is the most accurate."
     assert sentences(6, 8, 8) == (
-        "Over the whole stream tent (accuracy 80.0 %) and cretta (accuracy 80.0 %) are the most accurate.",
-        "In its second half tent (ECE 5.0 %) and cretta (ECE 5.0 %) are the best calibrated; "
-        + gaps.format("+25.0", "+5.0", "+5.0"),
+        "Over the whole stream tent (accuracy 80.0 %) and cretta (accuracy 80.0 %) are the most accurate, "
+        "without a significant difference.",
+        "In its second half tent (ECE 5.0 %) and cretta (ECE 5.0 %) are the best calibrated, "
+        "without a significant difference; " + gaps.format("+25.0", "+5.0", "+5.0"),
     )
     assert sentences(7, 7, 7)[0] == "Over the whole stream no method is clearly the most accurate."
 

@@ -129,20 +129,22 @@ def findings(groups: Sequence[Group]) -> tuple[str, str]:
     late = _second_half(groups)
     gaps = [f"{value:+.1f} for {group.label}" for group in late for value in group.values(GAP).values()]
     return (
-        f"Over the whole stream {_best(groups, CURVES[0])} most accurate.",
-        f"In its second half {_best(late, CURVES[1])} best calibrated; confidence minus accuracy is {_listed(gaps)} "
+        f"Over the whole stream {_best(groups, CURVES[0], 'most accurate')}.",
+        f"In its second half {_best(late, CURVES[1], 'best calibrated')}; confidence minus accuracy is {_listed(gaps)} "
         "(points).",
     )
 
 
-def _best(groups: Sequence[Group], metric: Metric) -> str:
-    """Name the methods that a table marks as best."""
+def _best(groups: Sequence[Group], metric: Metric, words: str) -> str:
+    """Name the methods that a table marks as best, with what they are best at."""
     rows = tuple(Row(group.label, group.cells([metric])) for group in groups)
     marked = zip(rows, marks(Table(NAME, "", "", (metric.column,), rows)), strict=True)
     names = [
         f"{row.label} ({metric.title.replace(' %', '')} {row.cells[0].value:.1f} %)" for row, (best,) in marked if best
     ]
-    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'} the" if names else "no method is clearly the"
+    if len(names) > 1:
+        return f"{_listed(names)} are the {words}, without a significant difference"
+    return f"{names[0]} is the {words}" if names else f"no method is clearly the {words}"
 
 
 def _second_half(groups: Sequence[Group]) -> list[Group]:

@@ -69,4 +69,4 @@ def _plain(cell: str) -> str:
     cell = cell.replace("\\cellcolor{white}", "").replace("\\%", "%").replace("$", "").replace("\\Delta", "Δ")
     while (changed := _WRAPPED.sub(r"\1", cell)) != cell:
         cell = changed
-    return " ".join(cell.split())
+    return " ".join(cell.replace("--", "–").split())

@@ -108,7 +108,7 @@ def reproduce(
         best = {name: paper.best_scale(entry, results, candidates) for name, entry in chosen.items()}
         scales = {name: sized for name, sized in best.items() if sized}
         if absent := [name for name in chosen if name not in scales]:
-            say(f"Without results in {folder}: {', '.join(absent)}")
+            say(f"No results yet in {folder}: {', '.join(absent)}")
     plans = {name: chosen[name].plan(sized) for name, sized in scales.items()}
     runs = list(dict.fromkeys(run for planned in plans.values() for run in planned))
     options = [word for pair in model or [] for word in ("--model", pair)]
@@ -185,7 +185,7 @@ def _write(drawn: list[Table | Chart], results: dict[Run, Result], folder: Path,
         omitted += [f"{part.title}. {note}" for part in absent for note in paper.incomplete(part)]
         notes = [notes[0], *omitted, *notes[1:]]
         for note in omitted:
-            say(note)
+            console.print(note)
     if not content:
         return False
     for part in content:

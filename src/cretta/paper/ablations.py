@@ -35,7 +35,7 @@ WITHOUT_CONTRAST = Variant("w/o Contrastive Terms", options={"objective": "targe
 WITHOUT_BIAS = Variant("without bias terms", options={"objective": "pairwise"})
 TARGET_AS_SOURCE = Variant("W TRG as SRC", options={"source": "target"})
 GAIN = Quantity("gain over BN Adapt", "higher", values.above_base(values.accuracy), base=BN_ADAPT)
-CHANGE, AVERAGE = "Δ (Last--First)", "AVG"
+CHANGE, AVERAGE = "Δ (Last–First)", "AVG"
 """Rows of Tables 16 and 17 that are not about one batch."""
 LAST = 49
 """Number of the paper's last batch: 10 000 images in batches of 200."""
