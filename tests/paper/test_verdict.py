@@ -8,7 +8,7 @@ import pytest
 from fake_results import results
 
 from cretta.bench import Run
-from cretta.paper import FULL, QUICK, SMOKE, get, items
+from cretta.paper import DAY, FULL, QUICK, SMOKE, get, items
 from cretta.paper.verdict import Claim, claims, column_count, judge, verdict
 from cretta.report.content import Chart, Column, Panel, Row, Series, Table, cell
 
@@ -111,6 +111,10 @@ def test_the_columns_of_a_claim_are_counted_whether_they_were_run_or_not() -> No
     runs = [run for run in get("main").plan(QUICK) if run.data == "embedded" or run.data == "cifar10"]
     shown = get("main").show(results(runs, batches=4), QUICK)
     assert (len(judge(claim, shown)), column_count(claim, shown)) == (2, 6)
+    claim = claims(get("overconfidence"))[0]
+    runs = [run for run in get("overconfidence").plan(DAY) if run.data == "cifar10" and run.seed == 0]
+    shown = get("overconfidence").show(results(runs, batches=6), DAY)
+    assert (len(judge(claim, shown)), column_count(claim, shown)) == (1, 3)
 
 
 def test_a_claim_about_rows_that_were_not_run_is_not_confirmed() -> None:

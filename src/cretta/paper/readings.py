@@ -76,7 +76,7 @@ class Readings:
 
         ``by_run``: the spread is that over runs rather than over blocks of batches, for a number of single batches.
         """
-        complete = [group for group in groups if group and all(run in self.results for run in group)]
+        complete = self._complete(groups)
         if not complete:
             return Cell(printed=printed, note=self._reason(groups))
         try:
@@ -91,6 +91,9 @@ class Readings:
             blocks = ()
         return dataclasses.replace(cell(values, printed, note, blocks), comparable=self.scale.comparable)
 
+    def _complete(self, groups: Groups) -> list[Sequence[Run]]:
+        return [group for group in groups if group and all(run in self.results for run in group)]
+
     def _reason(self, groups: Groups) -> str:
         runs = dict.fromkeys(run for group in groups for run in group)
         if any(run in self.missing for run in runs):
@@ -99,11 +102,10 @@ class Readings:
         return f"{done} of {len(runs)} runs" if done else "not run"
 
     def curve(self, label: str, groups: Groups, curve: Curve) -> tuple[Series, ...]:
-        """Return the curve over the batches, averaged over all runs; no series unless all are done."""
-        runs = [run for group in groups for run in group]
-        if not runs or not all(run in self.results for run in runs):
+        """Return the curve over the batches, averaged over the seeds whose runs are all done; no series without one."""
+        curves = [curve(self.results[run].rows) for group in self._complete(groups) for run in group]
+        if not curves:
             return ()
-        curves = [curve(self.results[run].rows) for run in runs]
         values = tuple(fmean(values) for values in zip(*curves, strict=False))
         return (Series(label, tuple(map(float, range(len(values)))), values),)
 

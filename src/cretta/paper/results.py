@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from cretta.bench import Result, Run, RunContext, Store
 from cretta.bench.result import rows_of, table_of
 from cretta.errors import StateError
+from cretta.paper.family import is_mild
 from cretta.paper.item import Item
-from cretta.paper.scale import SCALES, Scale, stages
+from cretta.paper.scale import MAIN, SCALES, Scale
 from cretta.report.groups import METRICS
 from cretta.storage import atomic_write
 
@@ -50,14 +51,15 @@ def best_scale(
 ) -> Scale | None:
     """Return the portable scale whose results say most about an item; None without results.
 
-    It has the largest share of the runs that count most: the main methods, at severity 5. Where several have all of
-    them, it is the one with results of most images, or with the larger share of its runs.
+    It has the largest share of the runs that count most: the main methods and their variants at severity 5 of the first
+    dataset. Where several have all of them, it is the one with results of most images, or with the larger share of its
+    runs.
     """
     ranks: dict[tuple[float, int, float], Scale] = {}
     for scale in scales:  # the largest first
         chosen = portable_scale(scale, results)
         plan = item.plan(chosen)
-        first = next(iter(stages(plan).values()))
+        first = [run for run in plan if _counts_most(run) and run.data == plan[0].data] or plan
         done, share = (
             [results[run] for run in plan if run in results],
             sum(run in results for run in first) / len(first),
@@ -66,6 +68,10 @@ def best_scale(
             images = sum(result.scores.images for result in done)
             ranks.setdefault((share, images, len(done) / len(plan)), chosen)
     return ranks[max(ranks)] if ranks else None
+
+
+def _counts_most(run: Run) -> bool:
+    return run.method in MAIN and not run.seed and not is_mild(run.domains)
 
 
 def read_results(folder: Path) -> dict[Run, Result]:

@@ -129,7 +129,8 @@ def stages(runs: Iterable[Run]) -> dict[str, list[Run]]:
     }
 
 
-_MAIN = ("source", "bn_adapt", "tent", "cretta")
+MAIN = ("source", "bn_adapt", "tent", "cretta")
+"""The methods that are run first."""
 _GROUPS = ("main methods", "others", "further seeds")
 
 
@@ -137,4 +138,4 @@ def _group(run: Run) -> int:
     """Return the index in ``_GROUPS``; settings of a method other than its preset are not the paper's main ones."""
     if run.seed:
         return 2
-    return int(run.method not in _MAIN or bool(run.options) or run.buffer != Buffer())
+    return int(run.method not in MAIN or bool(run.options) or run.buffer != Buffer())

@@ -114,7 +114,12 @@ def judge(claim: Claim, shown: Sequence[Table | Chart]) -> list[Finding]:
 
 def column_count(claim: Claim, shown: Sequence[Table | Chart]) -> int:
     """Return in how many columns a claim can be judged once all is measured."""
-    return sum(1 for _ in _columns(claim, shown))
+    # Lines of a chart that were not measured are not in it.
+    every = _all_columns(claim, shown)
+    return sum(
+        bool(re.search(claim.at, where)) and (isinstance(part, Chart) or claim.row in cells)
+        for part, where, _, cells in every
+    )
 
 
 def _zero(row: Cell) -> Cell:
@@ -156,12 +161,14 @@ def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mappin
 
 def _columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple[str, Better, dict[str, Cell]]]:
     """Yield the cells that a claim compares by label, with where they are and what is better."""
-    for where, better, cells in _all_columns(claim, shown):
+    for _, where, better, cells in _all_columns(claim, shown):
         if re.search(claim.at, where) and claim.row in cells:
             yield where, better, cells
 
 
-def _all_columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple[str, Better, dict[str, Cell]]]:
+def _all_columns(
+    claim: Claim, shown: Sequence[Table | Chart]
+) -> Iterator[tuple[Table | Chart, str, Better, dict[str, Cell]]]:
     """Yield the cells that can be compared with each other by label, with where they are and what is better."""
     for part in shown:
         title = f"{part.title}: " if len(shown) > 1 else ""
@@ -174,15 +181,15 @@ def _all_columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple
                     for label, number in lines.items()
                     if not label.endswith(PRINTED)
                 }
-                yield f"{title}{panel.title}, {panel.y}", arrow, cells
+                yield part, f"{title}{panel.title}, {panel.y}", arrow, cells
         elif part.best_of in ("row", "none") and not claim.down:
             for row in part.rows:
                 groups: dict[tuple[str, Better], dict[str, Cell]] = {}
                 for column, cell in zip(part.columns, row.cells, strict=True):
                     groups.setdefault((column.group, column.better), {})[column.title] = cell
                 for (group, better), cells in groups.items():
-                    yield f"{title}{group}, {row.label}", better, cells
+                    yield part, f"{title}{group}, {row.label}", better, cells
         else:
             for index, column in enumerate(part.columns):
                 cells = {row.label.removesuffix(FEWER): row.cells[index] for row in part.rows}
-                yield title + ", ".join(filter(None, (column.group, column.title))), column.better, cells
+                yield part, title + ", ".join(filter(None, (column.group, column.title))), column.better, cells
