@@ -98,3 +98,18 @@ def test_two_results_of_one_run_are_refused(results: dict[Run, Result], tmp_path
     store.put(dataclasses.replace(entry, key="x" * 24))
     with pytest.raises(StateError, match="two results of the same run"):
         read_results(tmp_path)
+
+
+def test_the_scale_of_an_ablation_has_its_variants() -> None:
+    item = get("contrastive")
+    done = {portable(run): result(run) for run in item.plan(QUICK)}
+    done |= {portable(run): result(run, images=10_000) for run in item.plan(DAY) if not run.options}
+    assert (chosen := best_scale(item, done))
+    assert chosen.name == "quick", "more images of CreTTA alone show no difference"
+
+
+def test_of_scales_with_the_same_results_the_one_that_is_nearest_to_complete_is_shown() -> None:
+    item = get("chosen-setting")
+    done = {portable(run): result(run) for run in item.plan(DAY) if run.data == "cifar10" and run.seed == 0}
+    assert (chosen := best_scale(item, done))
+    assert chosen.name == "day"

@@ -60,10 +60,8 @@ def best_scale(
         chosen = portable_scale(scale, results)
         plan = item.plan(chosen)
         first = [run for run in plan if _counts_most(run) and run.data == plan[0].data] or plan
-        done, share = (
-            [results[run] for run in plan if run in results],
-            sum(run in results for run in first) / len(first),
-        )
+        share = sum(run in results for run in first) / len(first)
+        done = [results[run] for run in plan if run in results]
         if done:
             images = sum(result.scores.images for result in done)
             ranks.setdefault((share, images, len(done) / len(plan)), chosen)
