@@ -1,10 +1,10 @@
 """Run the tests repeatedly, also beside busy loops: no test may depend on the speed of the machine.
 
 Without options, this is what a release needs: the full suite four times, two of them under load, then every test that
-starts, stops or kills a process (`pytest -m process`) thirty times under load. It takes hours, and says every minute
-how far it is. With --log, finished runs are recorded in a file, and the same command continues after the last of them,
-as long as the files under version control are the same. Arguments that are not listed here are passed to pytest;
-without any, it runs on all cores, as `make test` does.
+starts, stops or kills a process (`pytest -m process`) thirty times under load, five rounds in each run of pytest. It
+takes hours, and says every minute how far it is. With --log, finished runs are recorded in a file, and the same command
+continues after the last of them, as long as the files under version control are the same. Arguments that are not listed
+here are passed to pytest; without any, it runs on all cores, as `make test` does.
 """
 
 import argparse
@@ -25,6 +25,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PROGRESS = 60.0
 """Seconds between two lines that say how far a run is."""
+TOGETHER = 5
+"""Rounds in one run of pytest: it imports everything once, and no worker waits for the end of a round."""
 # Ends on its own if this process is killed.
 LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
 
@@ -48,20 +50,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", type=int, default=4, help="runs of the full suite (default: %(default)s)")
     parser.add_argument("--loaded", type=int, default=2, help="how many of them under load (default: %(default)s)")
-    parser.add_argument("--process", type=int, default=30, help="runs of the process tests (default: %(default)s)")
+    parser.add_argument("--process", type=int, default=30, help="rounds of the process tests (default: %(default)s)")
     parser.add_argument("--loops", type=int, default=2, help="busy loops that make the load (default: %(default)s)")
     parser.add_argument("--log", type=Path, help="JSON lines of finished runs; continue after the last of them")
     options, others = parser.parse_known_args()
     everything: list[str] = []
     runs = [("full suite", everything, number >= options.suite - options.loaded) for number in range(options.suite)]
-    runs += [("process tests", ["-m", "process"], True)] * options.process
+    runs += [_rounds(min(TOGETHER, options.process - done)) for done in range(0, options.process, TOGETHER)]
     outcomes = _finished_runs(options.log, vars(options) | {"log": None, "others": others})
     for number, (name, selection, loaded) in enumerate(runs[len(outcomes) :], len(outcomes) + 1):
         loops = options.loops if loaded else 0
         title = f"{number} of {len(runs)}: {name}, {loops} busy loops"
         later = [_expected(outcomes, kind, options.loops if busy else 0) for kind, _, busy in runs[number:]]
         _say(title)
-        command = [sys.executable, "-m", "pytest", "-q", *selection, *(others or ["--numprocesses", "auto"])]
+        command = [sys.executable, "-m", "pytest", "-q", *(others or ["--numprocesses", "auto"]), *selection]
         before, start = _processor_time(), time.monotonic()
         with load(loops):
             code, lines = _run(command, title, later)
@@ -82,6 +84,12 @@ def main() -> int:
     passed = sum(outcome["code"] == 0 for outcome in outcomes)
     print(f"{passed} of {len(runs)} {'run' if len(runs) == 1 else 'runs'} passed.")
     return int(passed < len(runs))
+
+
+def _rounds(count: int) -> tuple[str, list[str], bool]:
+    """Return a run of so many rounds: in their order, and a worker has a file of a round as a whole (conftest.py)."""
+    repeated = ["--count", str(count), "--repeat-scope", "session", "--dist", "loadfile", "--no-loadscope-reorder"]
+    return f"process tests, {count} {'round' if count == 1 else 'rounds'}", ["-m", "process", *repeated], True
 
 
 def _run(command: list[str], title: str, later: list[float | None]) -> tuple[int, list[str]]:

@@ -3,12 +3,15 @@
 One path of the custom CPU kernels, without timing: two processes could choose differently, and results are compared
 bit for bit. Tests of the choice set CRETTA_KERNELS themselves.
 
+Ray's workers with the priority of other processes: with its default they have nearly no time on a busy machine.
+
 A test that starts a process says so by its marker, so that `make stress` finds it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -16,9 +19,11 @@ from typing import Any
 
 import pytest
 import torch
+from xdist.scheduler import LoadScopeScheduling
 
 torch.set_num_threads(1)
 os.environ.setdefault("CRETTA_KERNELS", "avx2")
+os.environ.setdefault("RAY_worker_niceness", "0")
 STARTS = frozenset(
     {"forks.Process", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
 )
@@ -43,6 +48,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr == "process" and collection_path.suffix == ".py":
         return "mark.process" not in collection_path.read_text(encoding="utf-8") or None
     return None
+
+
+class FilesOfRounds(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """A worker runs a file of a round as a whole: what the tests of a file share is made once in each round."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        number = re.search(r"(\d+)-\d+\]$", nodeid)  # of the round, as pytest-repeat writes it
+        return f"{nodeid.partition('::')[0]} {number and number[1]}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """With several rounds, as in `make stress`, distribute files of rounds."""
+    return FilesOfRounds(config, log) if config.getoption("count", 1) > 1 else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def note(name):
 @pytest.mark.process
 def test_process():
     note("process")
-    assert LOG.read_text().count("process") != 2
+    assert LOG.read_text().count("process") != 4
 
 def test_other():
     note("other")
@@ -67,13 +68,21 @@ def test_all_runs_are_made_under_their_load_and_failures_counted(tmp_path: Path)
     file = tmp_path / "test_some.py"
     file.write_text(TESTS)
     log = tmp_path / "runs.jsonl"
-    arguments = ("--suite", 2, "--loaded", 1, "--process", 2, "--loops", 1, "--log", log, file)
+    plugins = ("-p", "pytest_repeat", "-p", "xdist.plugin", "--numprocesses", 0)
+    arguments = ("--suite", 2, "--loaded", 1, "--process", 6, "--loops", 1, "--log", log, *plugins, file)
     ended = run(STRESS, *arguments)
     assert ended.returncode == 1, ended.stderr
     assert (tmp_path / "log").read_text().split("\n") == [
         *("process 0", "other 0"),
         *("process 1", "other 1"),
-        *("process 1", "process 1", ""),
+        *["process 1"] * 6,
+        "",
+    ]
+    assert [line.split("  ")[1] for line in ended.stdout.splitlines() if line.endswith(" busy loops")] == [
+        "1 of 4: full suite, 0 busy loops",
+        "2 of 4: full suite, 1 busy loops",
+        "3 of 4: process tests, 5 rounds, 1 busy loops",
+        "4 of 4: process tests, 1 round, 1 busy loops",
     ]
     assert ended.stdout.count(" s of processor time\n") == 4
     content, *records = map(json.loads, log.read_text().splitlines())
@@ -81,18 +90,18 @@ def test_all_runs_are_made_under_their_load_and_failures_counted(tmp_path: Path)
     assert all(record["seconds"] > 0 and record["processor"] > 0 for record in records)
     failed, passed = ended.stdout.splitlines()[-2:]
     assert failed.startswith("1 × FAILED ")
-    assert failed.endswith("test_some.py::test_process")
+    assert failed.endswith("test_some.py::test_process[2-5]")
     assert passed == "3 of 4 runs passed."
-    # The first two runs are in the log: the same command makes the other two, and counts all four.
+    # The first three runs are in the log: the same command makes the last one, and counts all four.
     (tmp_path / "log").unlink()
-    log.write_text("".join(log.read_text().splitlines(keepends=True)[:3]))
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:4]))
     again = run(STRESS, *arguments)
-    assert (tmp_path / "log").read_text().split("\n") == ["process 1", "process 1", ""]
+    assert (tmp_path / "log").read_text().split("\n") == ["process 1", ""]
     assert again.returncode == 1
     other = run(STRESS, "--suite", 3, *arguments[2:])
     assert other.returncode == 1
     assert "give another --log" in other.stderr
-    ended = run(STRESS, "--suite", 0, "--process", 1, "--loops", 0, file)
+    ended = run(STRESS, "--suite", 0, "--process", 1, "--loops", 0, *plugins, file)
     assert ended.returncode == 0, ended.stdout
     assert ended.stdout.endswith("1 of 1 run passed.\n")
 
@@ -113,6 +122,18 @@ def test_it_says_how_far_it_is_and_what_is_left(capsys: pytest.CaptureFixture[st
         2,
         None,
     ]
+
+
+def test_a_worker_has_a_file_of_a_round_as_a_whole(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"test_{name}.py").write_text("".join(f"def test_{n}(): pass\n" for n in range(6)))
+    _, (_, _, *rounds), _ = runpy.run_path(str(STRESS))["_rounds"](2)
+    plugins = ("-p", "conftest", "-p", "pytest_repeat", "-p", "xdist.plugin", "--numprocesses", 2)
+    ended = run("-m", "pytest", *plugins, "-v", *rounds, tmp_path)
+    done = re.findall(r"\[(gw\d)\].*PASSED \S*test_(\w)\.py::test_(\d)\[(\d)-2\]", ended.stdout)
+    assert len(done) == 24, ended.stdout
+    assert len({(worker, file, number) for worker, file, _, number in done}) == 4, ended.stdout
+    assert [number for worker, _, _, number in done if worker == "gw0"] == ["1"] * 6 + ["2"] * 6
 
 
 def test_a_test_that_starts_a_process_must_say_so(tmp_path: Path) -> None:

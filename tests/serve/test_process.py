@@ -193,7 +193,7 @@ def test_the_shipped_model_without_arguments(tmp_path: Path) -> None:
     test = embedded("test")
     files = [("images", (f"{index}.png", png(test[index][0]))) for index in range(32)]
     start = functools.partial(subprocess.Popen, text=True)
-    with Process("--folder", tmp_path, start=start, OMP_NUM_THREADS="1", CRETTA_KERNELS="off") as service:
+    with Process("--folder", tmp_path, start=start, OMP_NUM_THREADS="1") as service:
         body = httpx.post(f"{service.address}predict", files=files, timeout=LONG).json()
         labels = [test.classes[test[index][1]] for index in range(32)]
         hits = sum(entry["label"] == label for entry, label in zip(body["predictions"], labels, strict=True))
