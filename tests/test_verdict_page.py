@@ -62,6 +62,11 @@ def test_when_not_to_use_it_is_what_was_measured(writer: ModuleType) -> None:
     # Of seed 0, in one batch of 1 000 images: 64 % against 59 %, at a confidence of 75 %.
     methods = "64.00 / 11.00 | 69.00 / 6.00 | 49.00 / 26.00 | 59.00 / 16.00"
     assert f"| 1000 | {methods} | -5.00 ± 0.00 | +5.00 ± 0.00 |" in writer.by_length()
+    assert (
+        "over 4 000 images of a corruption, mean of 15, CreTTA has -5.00 ± 0.00 points of accuracy and +5.00 ± 0.00 "
+        in (longer := writer.longer_streams())
+    )
+    assert "and -10.00 ± 0.00 points of accuracy and +10.00 ± 0.00 points of ECE against TENT" in longer
     assert "no shift" in writer.situations()
     ((*_, source, simple, cretta, _, file),) = writer.no_shift()
     assert (source, simple, cretta, file) == ("49.0 / 26.0", "64.0 / 11.0", "59.0 / 16.0", "`paper/runs.csv`")
@@ -121,7 +126,8 @@ def test_a_readme_with_incomplete_results(writer: ModuleType, tmp_path: Path, mo
         assert re.findall(r"^\| ([A-Z][A-Za-z ]+?) \| [*\d]", text, re.MULTILINE) == methods
         assert ("No complete results" in text) is (not methods)
         assert ("Acc: CreTTA 14 of 45 runs" in text) is (folder.name == "most")
-        assert ("not measured yet" in writer.by_length()) is (folder.name != "all")
+        for text in (writer.by_length(), writer.longer_streams()):
+            assert ("not measured yet" in text) is (folder.name != "all")
     assert (
         "| `main` | Table 1 | CreTTA has a lower mCE than all other methods. | undecided | 1 of 6 |" in writer.verdict()
     )
