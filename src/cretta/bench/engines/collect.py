@@ -14,13 +14,12 @@ import torch
 
 from cretta.bench.context import RunContext
 from cretta.bench.engines.worker import Ended, Event, Lost, Task, Work
-from cretta.bench.estimate import BACKWARD
+from cretta.bench.estimate import passes
 from cretta.bench.grid import WAIT, Listener, run_all, sorted_keys
 from cretta.bench.result import Result
 from cretta.bench.run import Run
 from cretta.bench.store import Store
 from cretta.errors import DistributedError, OptionError
-from cretta.methods import get
 from cretta.options import unknown
 
 ENGINES = ("serial", "local", "ray")
@@ -71,7 +70,7 @@ class Engine:
                 yield run, result
         if missing:
             # The longest first: with a long one at the end, most workers would wait for it.
-            due = deque(sorted(missing, key=lambda task: -_passes(task.run, context)))
+            due = deque(sorted(missing, key=lambda task: -passes(task.run) * context.images(task.run)))
             work = Work.on(store, context, self.threads)
             with self._start(work, context) as workers:
                 yield from collect(due, workers, store, listener)
@@ -140,9 +139,3 @@ def collect(due: deque[Task], workers: Workers, store: Store, listener: Listener
                 store.put(event.result)
             listener.ends(task.run, event.result, stored=event.stored)
             yield task.run, event.result
-
-
-def _passes(run: Run, context: RunContext) -> float:
-    """Return how many forward passes of an image take as long as the run."""
-    facts = get(run.method).facts
-    return (facts.forwards + BACKWARD * facts.backwards) * context.images(run)
