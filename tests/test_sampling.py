@@ -143,6 +143,7 @@ def test_selection_asks_the_source_model(select: str, training: bool) -> None:
         members = [i for i, other in enumerate(labels) if other == label]
         ranked = sorted(members, key=lambda i: float(confidence[i]), reverse=select == "confident")
         assert [i for i in numbers(buffer) if labels[i] == label] == ranked[:12]
+    assert numbers(SourceBuffer.sample(source, 48, select, confidence=confidence.numpy())) == numbers(buffer)
 
     assert net.training is training
     assert net.drop.training is training
@@ -277,6 +278,8 @@ def test_wrong_ways_to_sample() -> None:
         SourceBuffer.sample(dataset(LABELS), 9, "best")
     with pytest.raises(OptionError, match="pass model="):
         SourceBuffer.sample(dataset(LABELS), 9, "confident")
+    with pytest.raises(OptionError, match=rf"expected {len(LABELS)} values, one per image, got \(3,\)"):
+        SourceBuffer.sample(dataset(LABELS), 9, "confident", confidence=np.zeros(3))
     with pytest.raises(OptionError, match="0 samples"):
         SourceBuffer.sample([], 0.5)
     with pytest.raises(OptionError, match=r"Did you mean 'rotate'\?"):

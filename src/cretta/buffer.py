@@ -99,28 +99,33 @@ class SourceBuffer:
         seed: int = 0,
         *,
         model: nn.Module | None = None,
+        confidence: sampling.Array | None = None,
         augment: str | Augmentation = "rotate",
         progress: sampling.Progress | None = None,
     ) -> Self:
         """Draw a buffer, balanced over the classes, from ``dataset``.
 
         ``size`` is a fraction (0.1) or a count (1000). ``select`` takes samples at random, or those of each class
-        that the source ``model`` is most or least confident of. The order mixes the classes evenly, so that
-        every batch in it is nearly balanced. Without labels, samples are drawn from all classes together.
+        that the source ``model`` is most or least confident of; if its ``confidence`` in each image is given, nothing
+        is predicted. The order mixes the classes evenly, so that every batch in it is nearly balanced. Without labels,
+        samples are drawn from all classes together.
         ``progress(description, done, total)`` is called after each item that is read.
         """
         if select not in SELECT:
             raise OptionError(f"select={select!r}: expected one of {', '.join(map(repr, SELECT))}.")
-        if select != "random" and model is None:
+        if select != "random" and model is None and confidence is None:
             raise OptionError(f"select={select!r} needs the predictions of the source model; pass model=net.")
         sampling.check_dataset(dataset)
+        if confidence is not None and confidence.shape != (len(dataset),):
+            raise OptionError(f"confidence: expected {len(dataset)} values, one per image, got {confidence.shape}.")
         total = _count(size, len(dataset))
         generator = np.random.default_rng(seed)
         labels = sampling.read_labels(dataset, progress)
         order = generator.permutation(len(dataset))
         if select != "random":
-            assert model is not None
-            confidence = sampling.confidence(dataset, model, progress)
+            if confidence is None:
+                assert model is not None
+                confidence = sampling.confidence(dataset, model, progress)
             order = order[np.argsort(confidence[order] * (-1 if select == "confident" else 1), kind="stable")]
         groups = np.zeros(len(dataset), dtype=np.int64) if labels is None else labels
         chosen = sampling.balanced(order, groups, total, generator)

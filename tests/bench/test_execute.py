@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import tiny
@@ -11,7 +12,7 @@ from PIL import Image
 from tiny import BASE, network
 
 import cretta
-from cretta import SourceBuffer
+from cretta import SourceBuffer, sampling
 from cretta.bench import BatchRow, Buffer, Domain, Run, RunContext
 from cretta.bench.context import data_fingerprint
 from cretta.bench.execute import execute, operations_of
@@ -100,7 +101,9 @@ def test_mixed_batches_take_every_image_from_its_own_domain() -> None:
     assert sum(row.confidence for row in rows) == pytest.approx(sum(row.confidence for part in apart for row in part))
 
 
-def test_buffers_follow_their_plan() -> None:
+def test_buffers_follow_their_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Mock(side_effect=sampling.confidence)
+    monkeypatch.setattr("cretta.bench.context.confidence", asked)
     context = RunContext()
     whole = context.buffer(BASE)
     assert whole is not None
@@ -112,6 +115,12 @@ def test_buffers_follow_their_plan() -> None:
     confident = context.buffer(dataclasses.replace(BASE, buffer=Buffer(size=40, select="confident")))
     assert confident is not None
     assert confident.fingerprint != whole.fingerprint
+    uncertain = context.buffer(dataclasses.replace(BASE, buffer=Buffer(size=40, select="uncertain")))
+    assert uncertain is not None
+    for buffer, select in ((confident, "confident"), (uncertain, "uncertain")):
+        drawn = SourceBuffer.sample(embedded("train"), 40, select, model=context.model(BASE.model))
+        assert buffer.fingerprint == drawn.fingerprint
+    assert asked.call_count == 1  # the network has seen all training images once
     assert context.buffer(dataclasses.replace(BASE, method="tent")) is None
     assert context.buffer(BASE.with_options(source="target")) is None
 

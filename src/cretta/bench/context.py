@@ -27,6 +27,7 @@ from cretta.data.registry import DATASETS
 from cretta.errors import OptionError
 from cretta.methods import adapt, get
 from cretta.models.open import open_model
+from cretta.sampling import confidence
 from cretta.storage import tensorfile
 
 CACHED_BYTES = 512 * 2**20
@@ -72,6 +73,7 @@ class RunContext:
         self._benchmarks: dict[tuple[str, int | None], Benchmark] = {(extra.name, None): extra for extra in benchmarks}
         self._opened = cache(lambda spec: open_model(spec, device=self.device))
         self._buffer = lru_cache(CACHED_BUFFERS)(lambda *inputs: self._sampled(*inputs))
+        self._confidence = cache(lambda model, *source: confidence(self._source(*source), self.model(model)))
         self._adapter = lru_cache(CACHED_ADAPTERS)(self._made_adapter)
         self._domains: OrderedDict[tuple[object, ...], DomainImages] = OrderedDict()
         self._model_fingerprint = cache(lambda spec: _network_fingerprint(self.model(spec)))
@@ -134,10 +136,10 @@ class RunContext:
 
     def _sampled(self, data: str, size: int | None, plan: Buffer, model: str | None, seed: int) -> SourceBuffer:
         images = self._source(data, size, plan.data, plan.split)
-        net = None if model is None else self.model(model)
+        known = None if model is None else self._confidence(model, data, size, plan.data, plan.split)
         # A share of the images, or a number of them, at most all.
         count = plan.size if plan.size < 1 else min(int(plan.size), len(images))
-        return SourceBuffer.sample(images, size=count, select=plan.select, model=net, seed=seed)
+        return SourceBuffer.sample(images, size=count, select=plan.select, confidence=known, seed=seed)
 
     def _source(self, data: str, size: int | None, other: str, split: str) -> ImageDataset:
         """Return the images that a buffer is drawn from; those of another benchmark get the size of the run's own."""
