@@ -234,7 +234,7 @@ def worse_than_simple() -> str:
     if not compared:
         return "Where CreTTA is significantly worse than a model that does not learn at full size: not measured yet."
     return (
-        "In these streams of many batches CreTTA was not significantly worse than Source or BN Adapt: "
+        "In these columns of the items CreTTA was not significantly worse than Source or BN Adapt: "
         f"{'; '.join(dict.fromkeys(compared))}."
     )
 
