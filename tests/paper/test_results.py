@@ -108,6 +108,17 @@ def test_the_scale_of_an_ablation_has_its_variants() -> None:
     assert chosen.name == "quick", "more images of CreTTA alone show no difference"
 
 
+def test_a_scale_at_which_nothing_is_complete_is_not_shown() -> None:
+    item = get("gain-cost")
+    worst = {portable(run) for run in item.plan(DAY) if run.domains[0].severity == 5 and not run.seed}
+    done = {portable(run): result(run) for run in item.plan(QUICK)}
+    done |= {run: result(run, images=10_000) for run in worst}
+    assert (chosen := best_scale(item, done))
+    assert chosen.name == "quick", "its means are over all severities, of which the larger scale has one"
+    assert (chosen := best_scale(item, {run: done[run] for run in worst}))
+    assert chosen.name == "day"
+
+
 def test_of_scales_with_the_same_results_the_one_that_is_nearest_to_complete_is_shown() -> None:
     item = get("chosen-setting")
     done = {portable(run): result(run) for run in item.plan(DAY) if run.data == "cifar10" and run.seed == 0}

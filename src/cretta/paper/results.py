@@ -20,6 +20,7 @@ from cretta.bench.result import rows_of, table_of
 from cretta.errors import StateError
 from cretta.paper.family import is_mild
 from cretta.paper.item import Item
+from cretta.paper.measured import measured
 from cretta.paper.scale import MAIN, SCALES, Scale
 from cretta.report.groups import METRICS
 from cretta.storage import atomic_write
@@ -51,11 +52,11 @@ def best_scale(
 ) -> Scale | None:
     """Return the portable scale whose results say most about an item; None without results.
 
-    It has the largest share of the runs that count most: the main methods and their variants at severity 5 of the first
-    dataset. Where several have all of them, it is the one with results of most images, or with the larger share of its
-    runs.
+    Something is to be seen at it, and it has the largest share of the runs that count most: the main methods and their
+    variants at severity 5 of the first dataset. Where several have all of them, it is the one with results of most
+    images, or with the larger share of its runs.
     """
-    ranks: dict[tuple[float, int, float], Scale] = {}
+    ranks: dict[tuple[bool, float, int, float], Scale] = {}
     for scale in scales:  # the largest first
         chosen = portable_scale(scale, results)
         plan = item.plan(chosen)
@@ -64,7 +65,8 @@ def best_scale(
         done = [results[run] for run in plan if run in results]
         if done:
             images = sum(result.scores.images for result in done)
-            ranks.setdefault((share, images, len(done) / len(plan)), chosen)
+            visible = any(measured(part) for part in item.show(results, chosen))
+            ranks.setdefault((visible, share, images, len(done) / len(plan)), chosen)
     return ranks[max(ranks)] if ranks else None
 
 
