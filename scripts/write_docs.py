@@ -187,7 +187,7 @@ def verdict() -> str:
             found = judge(claim, shown(name))
             measured = f"{len(found)} of {column_count(claim, shown(name))}" if found else "–"
             overview.append((f"`{name}`", item.where, claim.text, judged(found), measured))
-            rows += [finding_row(claim.text, finding) for finding in found]
+            rows += [finding_row(claim, finding) for finding in found]
         if rows:
             headings = ("claim", "where", "paper", "measured", "difference", "holds")
             reason = f"\n\nLikely reason: {reasons()[name]}" if name in reasons() else ""
@@ -197,7 +197,7 @@ def verdict() -> str:
     return "\n\n".join([RULE, table(overview), *sections])
 
 
-def finding_row(text: str, finding: Finding) -> tuple[str, ...]:
+def finding_row(claim: Claim, finding: Finding) -> tuple[str, ...]:
     """Return the numbers of a claim in one column: of its row, and of the strongest other row."""
     printed = "–"
     if finding.printed:
@@ -207,8 +207,9 @@ def finding_row(text: str, finding: Finding) -> tuple[str, ...]:
     measured = f"{figure(finding.row)} against {figure(finding.rival)} ({finding.name}{not_run})"
     difference = number((finding.row.value or 0) - (finding.rival.value or 0), 2, signed=True)
     margin = "?" if math.isinf(finding.margin) else number(finding.margin, 2)
-    answer = "yes" if finding.holds else "no, the opposite" if finding.reversed else "not significantly"
-    return text, finding.where, printed, measured, f"{difference} ± {margin}", answer
+    opposite = "no, the opposite" if claim.factor == 1 else "no"
+    answer = "yes" if finding.holds else opposite if finding.reversed else "not significantly"
+    return claim.text, finding.where, printed, measured, f"{difference} ± {margin}", answer
 
 
 def not_to_use() -> str:

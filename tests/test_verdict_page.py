@@ -12,6 +12,8 @@ import pytest
 
 from cretta.bench import Run
 from cretta.paper import DAY, get, write_summary
+from cretta.paper.verdict import Claim, judge
+from cretta.report.content import Cell, Column, Row, Table
 
 sys.path.insert(0, str(Path(__file__).parent / "paper"))
 from fake_results import results
@@ -43,6 +45,15 @@ def test_what_was_run_has_its_numbers_and_the_rest_says_that_it_was_not(writer: 
     assert "| -10.00 ± 0.00 | no, the opposite |" in page
     assert "Scale `day`: The main tables on CIFAR" in page
     assert "Likely reason" not in page
+
+
+def test_a_factor_that_is_missed_is_not_the_opposite(writer: ModuleType) -> None:
+    rows = (Row("CreTTA", (Cell(10.0),)), Row("TEA", (Cell(50.0),)))
+    costs = Table("costs", "Costs", "Method", (Column("GFLOPs", better="lower"),), rows)
+    for row, factor, answer in (("CreTTA", 4.0, "yes"), ("CreTTA", 8.0, "no"), ("TEA", 1.0, "no, the opposite")):
+        claim = Claim(text="", row=row, factor=factor)
+        (finding,) = judge(claim, [costs])
+        assert writer.finding_row(claim, finding)[-1] == answer
 
 
 def test_reasons_are_shown_only_of_what_was_run(writer: ModuleType) -> None:

@@ -115,8 +115,15 @@ def test_a_scale_at_which_nothing_is_complete_is_not_shown() -> None:
     done |= {run: result(run, images=10_000) for run in worst}
     assert (chosen := best_scale(item, done))
     assert chosen.name == "quick", "its means are over all severities, of which the larger scale has one"
-    assert (chosen := best_scale(item, {run: done[run] for run in worst}))
+
+
+def test_a_scale_that_never_runs_a_method_of_the_item_is_not_shown_if_another_does() -> None:
+    item = get("cost")
+    done = {portable(run): result(run, images=10_000) for run in item.plan(DAY)}
+    assert (chosen := best_scale(item, done))
     assert chosen.name == "day"
+    assert (chosen := best_scale(item, done | {portable(run): result(run) for run in item.plan(QUICK)}))
+    assert chosen.name == "quick", "below severity 5 the larger one does not run TEA"
 
 
 def test_of_scales_with_the_same_results_the_one_that_is_nearest_to_complete_is_shown() -> None:

@@ -123,6 +123,14 @@ def test_a_claim_about_rows_that_were_not_run_is_not_confirmed() -> None:
     assert (finding.holds, finding.not_run, verdict([finding])) == (True, ("TEA",), "partly")
 
 
+def test_costs_are_exact_however_few_batches_were_run() -> None:
+    item = get("cost")
+    shown = item.show(results(item.plan(QUICK), batches=1), QUICK)
+    findings = [finding for claim in claims(item) for finding in judge(claim, shown)]
+    assert len(findings) == 4
+    assert {finding.margin for finding in findings} == {0.0}
+
+
 def test_the_strongest_rival_is_shown() -> None:
     right = {"cretta": 0.7, "tent": 0.6, "aea": 0.65}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from cretta.bench import Result
@@ -50,11 +51,14 @@ def cost(item: Item, readings: Readings) -> Iterator[Table]:
             operations, memory, percent, error = printed(label)[variant.label]
             groups = readings.groups(family, variant, domains(family, "average"))
             one = [group[:1] for group in groups[:1]]
-            cells = (
+            costs = (
                 readings.cell(one, gflops("paper_gflops"), operations),
                 readings.cell(one, gflops("gflops")),
                 # The memory of a smaller batch cannot be compared.
                 readings.cell(one, megabytes, memory if batch == BATCH else None),
+            )
+            cells = (
+                *(dataclasses.replace(cell, blocks=None) for cell in costs),  # exact: all batches cost the same
                 readings.cell(groups, values.accuracy, percent),
                 readings.cell(groups, values.calibration_error, error),
             )

@@ -52,21 +52,22 @@ def best_scale(
 ) -> Scale | None:
     """Return the portable scale whose results say most about an item; None without results.
 
-    Something is to be seen at it, and it has the largest share of the runs that count most: the main methods and their
-    variants at severity 5 of the first dataset. Where several have all of them, it is the one with results of most
-    images, or with the larger share of its runs.
+    Something is to be seen at it, it runs the methods of which there are results, and it has the largest share of the
+    runs that count most: the main methods and their variants at severity 5 of the first dataset. Where several have all
+    of them, it is the one with results of most images, or with the larger share of its runs.
     """
-    ranks: dict[tuple[bool, float, int, float], Scale] = {}
-    for scale in scales:  # the largest first
-        chosen = portable_scale(scale, results)
-        plan = item.plan(chosen)
+    plans = [(chosen, item.plan(chosen)) for chosen in (portable_scale(scale, results) for scale in scales)]
+    methods = {run.method for _, plan in plans for run in plan if run in results}
+    ranks: dict[tuple[bool, int, float, int, float], Scale] = {}
+    for chosen, plan in plans:  # the largest first
         first = [run for run in plan if _counts_most(run) and run.data == plan[0].data] or plan
         share = sum(run in results for run in first) / len(first)
         done = [results[run] for run in plan if run in results]
         if done:
             images = sum(result.scores.images for result in done)
             visible = any(measured(part) for part in item.show(results, chosen))
-            ranks.setdefault((visible, share, images, len(done) / len(plan)), chosen)
+            covered = len(methods & {run.method for run in plan})
+            ranks.setdefault((visible, covered, share, images, len(done) / len(plan)), chosen)
     return ranks[max(ranks)] if ranks else None
 
 
