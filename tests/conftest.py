@@ -3,6 +3,9 @@
 One path of the custom CPU kernels, without timing: two processes could choose differently, and results are compared
 bit for bit. Tests of the choice set CRETTA_KERNELS themselves.
 
+No AMX: some virtual machines announce its instructions and do not execute them, which ends the process at PyTorch's
+first operation in bfloat16.
+
 Ray's workers with the priority of other processes: with its default they have nearly no time on a busy machine.
 
 A test that starts a process says so by its marker, so that `make stress` finds it.
@@ -24,6 +27,7 @@ from xdist.scheduler import LoadScopeScheduling
 torch.set_num_threads(1)
 os.environ.setdefault("CRETTA_KERNELS", "avx2")
 os.environ.setdefault("RAY_worker_niceness", "0")
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 STARTS = frozenset(
     {"forks.Process", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
 )
