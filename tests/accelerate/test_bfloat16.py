@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 import cretta
 import textbook
 from cretta.accelerate import bfloat16, choices
+from cretta.accelerate.training import training_candidates
 from cretta.models import WideResNet
 
 OPTIONS: dict[str, Any] = {"precision": "bfloat16_no_grad"}
@@ -96,3 +99,24 @@ def test_timing_does_not_change_what_evolves(monkeypatch: pytest.MonkeyPatch) ->
     assert set(timed.milliseconds) == {"float32", "bfloat16"}
     if timed.kernel == "float32":
         textbook.assert_bits(model.state.snapshot(), plain.state.snapshot())
+
+
+@pytest.mark.parametrize(("code", "limit", "works"), [(0, "", True), (-signal.SIGILL, "", False), (None, "AVX2", True)])
+def test_amx_that_is_announced_and_not_executed_is_noticed_in_another_process(
+    code: int | None, limit: str, works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = Mock(return_value=Mock(returncode=code))
+    monkeypatch.setattr(bfloat16, "processor_flags", lambda: {"amx_bf16", "avx512_bf16"})
+    monkeypatch.setattr("cretta.accelerate.bfloat16.subprocess.run", tried)
+    monkeypatch.delenv(bfloat16.LIMIT, raising=False)
+    if limit:
+        monkeypatch.setenv(bfloat16.LIMIT, limit)
+    bfloat16.executes.cache_clear()
+    try:
+        reason = bfloat16.missing(torch.device("cpu"))
+        assert (reason is None) is works
+        assert works or "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in str(reason)
+        assert ("bfloat16" in training_candidates(nn.Linear(2, 2), torch.device("cpu"))) <= works
+        assert tried.call_count == (code is not None)
+    finally:
+        bfloat16.executes.cache_clear()

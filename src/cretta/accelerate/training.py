@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cretta.accelerate import kernels
+from cretta.accelerate import bfloat16, kernels
 from cretta.accelerate.graph import rewrite
 
 TRAINING_BACKENDS = ("plain", "kernels", "bfloat16")
@@ -37,7 +37,7 @@ def training_candidates(model: nn.Module, device: torch.device) -> list[str]:
         if kernels.missing() is None and isinstance(rewrite(model, learns=True), nn.Module):
             names.append("kernels")
         # A private operator of PyTorch; builds without it have no fast bfloat16 on the CPU.
-        if getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)():
+        if getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)() and bfloat16.executes():
             names.append("bfloat16")
     elif device.type == "cuda" and torch.cuda.is_bf16_supported():
         names.append("bfloat16")
