@@ -27,7 +27,7 @@ from typing import IO, Any, Self
 from processes import ENVIRONMENT, LONG
 
 PRELOADED = (
-    *("numpy", "torch", "torch._dynamo", "kornia.augmentation", "pyarrow.parquet", "scipy.special", "PIL.Image"),
+    *("numpy", "torch", "kornia.augmentation", "pyarrow.parquet", "scipy.special", "PIL.Image"),
     *(
         "matplotlib.figure",
         "matplotlib.backends.backend_agg",

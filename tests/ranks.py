@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gc
 import os
 import signal
 import sys
@@ -31,7 +32,10 @@ from cretta.normalization import NormStatistics
 from processes import LONG, signal_in
 
 IMAGES = 7
-STEPS = 5
+STEPS = 3
+"""Few: most of the time goes into messages between ranks, several for each layer and step."""
+LONGER = (IMAGES,) * 5
+"""Of these batches some are left after the kill."""
 LEARNING = [name for name in cretta.methods.names() if cretta.methods.get(name).facts.updates != "nothing"]
 LENIENT: dict[str, dict[str, Any]] = {
     "pl": {"threshold": 0.0, "lr": 1e-3},
@@ -72,7 +76,9 @@ class Vectors(nn.Module):
         return logits
 
 
-def network(kind: str) -> nn.Module:
+@functools.cache
+def made(kind: str) -> nn.Module:
+    """Return a network, which adapters only read; ranks have it from the process that they are forked from."""
     if kind == "batch":
         return textbook.small_net()
     with torch.random.fork_rng():
@@ -81,19 +87,24 @@ def network(kind: str) -> nn.Module:
     return textbook.settle(net, [])
 
 
+@functools.cache
+def source_images() -> Tensor:
+    return textbook.source_images(20)
+
+
 def stream(sizes: tuple[int, ...] = (IMAGES,) * STEPS) -> list[Tensor]:
     return textbook.batches(sizes)
 
 
 def with_nan() -> list[Tensor]:
     batches = stream()
-    batches[2][-1, 0, 0, 0] = torch.nan
+    batches[1][-1, 0, 0, 0] = torch.nan
     return batches
 
 
 def far_outside() -> list[Tensor]:
     batches = stream()
-    batches[3][0] *= 1e4
+    batches[2][0] *= 1e4
     return batches
 
 
@@ -107,9 +118,9 @@ class Case:
     """What ranks leave out, so that the result must be another one."""
 
     def model(self) -> cretta.Adapter[Any]:
-        buffer = cretta.SourceBuffer(textbook.source_images(20), augment="none")
+        buffer = cretta.SourceBuffer(source_images(), augment="none")
         options = {**LENIENT.get(self.method, {}), **self.options}
-        return cretta.adapt(network(self.network), self.method, buffer=buffer, **options)
+        return cretta.adapt(made(self.network), self.method, buffer=buffer, **options)
 
 
 METHODS = {f"{name}, {kind} norm": Case(name, kind) for name in LEARNING for kind in ("batch", "group")}
@@ -257,7 +268,7 @@ def run_on_gpus(group: Group, folder: Path) -> None:
 def save_and_be_killed(group: Group, folder: Path) -> None:
     model = Case("cretta").model().distribute(group)
     own = group.part(IMAGES)
-    for number, x in enumerate(stream()):
+    for number, x in enumerate(stream(LONGER)):
         if number == 2:
             model.save(folder / "state.safetensors")
             if group.rank == 1:  # in the middle of the next step: after its first forward pass
@@ -296,6 +307,11 @@ def main() -> None:
     torch.set_num_threads(1)
     folder, mode = Path(sys.argv[1]), sys.argv[2]
     size = int(sys.argv[3]) if len(sys.argv) > 3 else 2
+    source_images()
+    for kind in ("batch", "group", "vectors"):  # once, not in each rank
+        made(kind)
+    gc.collect()
+    gc.freeze()  # otherwise each rank looks through all of PyTorch's objects again and again
     work = {"cases": run_cases, "nccl": run_on_gpus, "killed": save_and_be_killed}[mode]
     ranks = [rank_process(work, folder, f"{mode}-{size}", rank, size) for rank in range(size)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import io
 import socket
 import threading
@@ -35,6 +36,15 @@ from cretta.serve.service import Service
 TOKEN = "a token for tests only"
 BASE = "http://localhost"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@functools.cache
+def http() -> httpx.Client:
+    """A client for services that listen; threads may share it, and to make one costs more than a request.
+
+    A connection is not used again: the service may close it at the moment when the next request is sent.
+    """
+    return httpx.Client(timeout=LONG, headers={"connection": "close"})
 
 
 def adapter(method: str = "cretta", **options: Any) -> cretta.Adapter[Any]:

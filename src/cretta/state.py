@@ -15,6 +15,7 @@ from cretta.accelerate import pin_choices
 from cretta.errors import StateError
 from cretta.method import Options
 from cretta.normalization import StreamAverage
+from cretta.optimizers import SGD, Adam
 from cretta.parameters import FlatParameters
 from cretta.storage import tensorfile
 
@@ -35,10 +36,8 @@ def make_optimizer(options: Options, learnable: FlatParameters) -> torch.optim.O
     # All parameters of a device are in one tensor: one kernel does the step.
     fused = all(parameter.device.type in FUSED_ON for parameter in flat)
     if o.optimizer == "sgd":
-        return torch.optim.SGD(
-            flat, lr=o.lr, momentum=o.momentum, nesterov=o.nesterov, weight_decay=o.weight_decay, fused=fused
-        )
-    return torch.optim.Adam(flat, lr=o.lr, betas=(o.momentum, 0.999), weight_decay=o.weight_decay, fused=fused)
+        return SGD(flat, lr=o.lr, momentum=o.momentum, nesterov=o.nesterov, weight_decay=o.weight_decay, fused=fused)
+    return Adam(flat, lr=o.lr, betas=(o.momentum, 0.999), weight_decay=o.weight_decay, fused=fused)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,17 +94,18 @@ import dataclasses, functools, itertools, json, os, random, signal, sys
 import torch
 torch.set_num_threads(1)
 from cretta import methods
-from cretta.bench import Domain, Listener, RunContext, Store, run_all
+from cretta.bench import Buffer, Domain, Listener, RunContext, Store, run_all
 from cretta.bench.store import provenance
 from cretta.data import registry
-import kornia.augmentation, torch._dynamo
+import kornia.augmentation
 from processes import on_every_call, signal_at
 from tiny import BASE
 
 folder, mode = sys.argv[1], sys.argv[2]
 streams = (Domain("fog", 5),), (Domain("contrast", 5),)
 names = ("source", "tent", "cretta", "sar")
-runs = [dataclasses.replace(BASE, method=name, domains=domains) for name in names for domains in streams]
+small = dataclasses.replace(BASE, images=12, batch_size=4, buffer=Buffer(size=8))
+runs = [dataclasses.replace(small, method=name, domains=domains) for name in names for domains in streams]
 
 registry.embedded = functools.cache(registry.embedded)
 for split in ("train", "test"):

@@ -132,9 +132,11 @@ def test_killed_again_and_again_the_file_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_killed_half_way_the_parquet_file_is_the_same(tmp_path: Path) -> None:
     whole, halved = tmp_path / "whole.parquet", tmp_path / "halved.parquet"
-    learning = [*SMALL, "--buffer", "source.safetensors", "--option", "lr=0.01", "--guard", "rollback"]
+    # Four batches: importing PyTorch once more takes long enough.
+    learning = [*SMALL, "--batch-size", 30, "--buffer", "source.safetensors"]
+    learning += ["--option", "lr=0.01", "--guard", "rollback"]
     done(*learning, "--output", whole)
-    stopped_at(5, signal.SIGKILL, CREATED, halved, *learning, run=processes.run)
+    stopped_at(2, signal.SIGKILL, CREATED, halved, *learning, run=processes.run)
     other = call(*learning, "--output", halved, "--option", "beta=2")
     assert other.exit_code == 2
     assert "beta was 1.0 and is 2.0" in other.stderr

@@ -24,7 +24,7 @@ from cretta.training.trainer import KIND
 from processes import ENVIRONMENT, command
 
 SMALL = ["--architecture", "resnet-8-4", "--batch-size", "10", "--threads", "1", "--backend", "plain"]
-STEP = "torch.optim:SGD.step"
+STEP = "cretta.optimizers:SGD.step"
 IMAGES = 40
 
 

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 import textbook
 from browsing import DESKTOP, PATIENCE, chromium
-from processes import LONG
-from serving import TOKEN, adapter, listening, make, pixels, png, service_of
+from serving import TOKEN, adapter, http, listening, make, pixels, png, service_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -60,9 +58,7 @@ def visit(browser: Browser) -> Iterator[Open]:
 
 def send(address: str, count: int, seed: int = 0) -> None:
     for image in pixels(count, seed):
-        response = httpx.post(
-            f"{address}/predict", content=png(image), headers={"content-type": "image/png"}, timeout=LONG
-        )
+        response = http().post(f"{address}/predict", content=png(image), headers={"content-type": "image/png"})
         assert response.status_code == 200
 
 
@@ -145,24 +141,30 @@ def test_a_cancelled_question_and_the_keyboard(visit: Open, tmp_path: Path) -> N
         page.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_the_page_fits(visit: Open, tmp_path: Path, scheme: str, viewport: dict[str, int]) -> None:
-    application = make(tmp_path, monitor_every=1, monitor_after=1, snapshot_every=5)
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a service that has had 30 batches and an alarm; pages only look at it."""
+    application = make(tmp_path_factory.mktemp("busy"), monitor_every=1, monitor_after=1, snapshot_every=5)
     with listening(application) as address:
         send(address, 30)
         alarm = "energies drifted by +3.1 standard deviations; rolled back"
         service_of(application).live.event("guard", alarm, batch=9)
-        touch = viewport is PHONE
-        page = visit(address, viewport=viewport, color_scheme=scheme, has_touch=touch, is_mobile=touch)
-        shown(page, 30)
-        assert page.evaluate("document.scrollingElement.scrollWidth") <= viewport["width"]
-        small = page.evaluate(
-            "[...document.querySelectorAll('main *')].filter(node => node.childElementCount === 0"
-            " && node.textContent.trim() && !node.closest('svg')"
-            " && parseFloat(getComputedStyle(node).fontSize) < 11).length"
-        )
-        assert small == 0
-        if SHOTS:
-            page.screenshot(path=f"{SHOTS}/live-{scheme}-{viewport['width']}.png", full_page=True)
-        page.close()
+        yield address
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_page_fits(visit: Open, busy: str, scheme: str, viewport: dict[str, int]) -> None:
+    touch = viewport is PHONE
+    page = visit(busy, viewport=viewport, color_scheme=scheme, has_touch=touch, is_mobile=touch)
+    shown(page, 30)
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= viewport["width"]
+    small = page.evaluate(
+        "[...document.querySelectorAll('main *')].filter(node => node.childElementCount === 0"
+        " && node.textContent.trim() && !node.closest('svg')"
+        " && parseFloat(getComputedStyle(node).fontSize) < 11).length"
+    )
+    assert small == 0
+    if SHOTS:
+        page.screenshot(path=f"{SHOTS}/live-{scheme}-{viewport['width']}.png", full_page=True)
+    page.close()

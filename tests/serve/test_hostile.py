@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -22,7 +21,7 @@ from cretta.serve import v2
 from cretta.serve.decode import ImageFormat
 from cretta.serve.refusal import Refusal
 from processes import LONG
-from serving import BEARER, TOKEN, listening, make, npy, pixels, png, predict, run, running, service_of, until
+from serving import BEARER, TOKEN, http, listening, make, npy, pixels, png, predict, run, running, service_of, until
 
 BODIES = 1200
 
@@ -236,7 +235,7 @@ def test_schemathesis_agrees_with_the_openapi_document(tmp_path: Path) -> None:
         pytest.skip("schemathesis is not installed: pip install schemathesis")
     (tmp_path / "schemathesis.toml").write_text(SCHEMATHESIS)
     with listening(make(tmp_path / "state")) as address:
-        document = httpx.get(f"{address}/openapi.json", timeout=LONG).json()
+        document = http().get(f"{address}/openapi.json").json()
         assert {"/predict", "/v2/models/{name}/infer", "/state/rollback"} <= document["paths"].keys()
         (tmp_path / "openapi.json").write_text(json.dumps(document))
         options = ["--max-examples", "25", "--generation-deterministic", "--suppress-health-check", "all"]
@@ -253,4 +252,4 @@ def test_schemathesis_agrees_with_the_openapi_document(tmp_path: Path) -> None:
         generated = re.search(r"(\d+) generated", done.stdout)
         assert generated is not None
         assert int(generated[1]) > 300
-        assert httpx.get(f"{address}/v2/health/ready", timeout=LONG).status_code == 200
+        assert http().get(f"{address}/v2/health/ready").status_code == 200

@@ -20,7 +20,7 @@ import pytest
 import cretta
 import forks
 from processes import ENVIRONMENT, LONG, command
-from serving import BEARER, TOKEN, pixels, png
+from serving import BEARER, TOKEN, http, pixels, png
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 CLIENTS = 8
@@ -93,10 +93,10 @@ def load(address: str, enough: int) -> Iterator[list[dict[str, Any]]]:
     body = png(pixels(1)[0])
 
     def send() -> None:
-        headers = {"content-type": "image/png", "connection": "close"}
+        headers = {"content-type": "image/png"}
         for _ in range(100_000):
             try:
-                response = httpx.post(f"{address}predict", content=body, headers=headers, timeout=LONG)
+                response = http().post(f"{address}predict", content=body, headers=headers)
             except httpx.TransportError:  # not accepted, or killed
                 return
             if response.status_code == 503:
@@ -144,11 +144,12 @@ def test_sigkill_under_load_and_restart(tmp_path: Path) -> None:
         ready = again.first("ready")
         assert ready["step"] > 0
         assert ready["snapshot"].endswith(f"-step-{ready['step']}.safetensors")
-        answer = httpx.post(
-            f"{again.address}predict", content=png(pixels(1)[0]), headers={"content-type": "image/png"}, timeout=LONG
-        ).json()["predictions"][0]
+        headers = {"content-type": "image/png"}
+        answer = (
+            http().post(f"{again.address}predict", content=png(pixels(1)[0]), headers=headers).json()["predictions"][0]
+        )
         assert answer["step"] == ready["step"]
-        state = httpx.get(f"{again.address}state", headers=BEARER, timeout=LONG).json()
+        state = http().get(f"{again.address}state", headers=BEARER).json()
         assert state["step"] >= ready["step"]
         assert again.end(signal.SIGINT) == 0
 
@@ -191,11 +192,11 @@ def test_the_shipped_model_without_arguments(tmp_path: Path) -> None:
     from cretta.data import embedded
 
     test = embedded("test")
-    files = [("images", (f"{index}.png", png(test[index][0]))) for index in range(32)]
+    files = [("images", (f"{index}.png", png(test[index][0]))) for index in range(16)]
     start = functools.partial(subprocess.Popen, text=True)
     with Process("--folder", tmp_path, start=start, OMP_NUM_THREADS="1") as service:
-        body = httpx.post(f"{service.address}predict", files=files, timeout=LONG).json()
-        labels = [test.classes[test[index][1]] for index in range(32)]
+        body = http().post(f"{service.address}predict", files=files).json()
+        labels = [test.classes[test[index][1]] for index in range(16)]
         hits = sum(entry["label"] == label for entry, label in zip(body["predictions"], labels, strict=True))
-        assert hits >= 26  # the model has 86 % on clean images
+        assert hits >= 13  # the model has 86 % on clean images
         assert service.end(signal.SIGTERM) == 0

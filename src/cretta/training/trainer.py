@@ -24,6 +24,7 @@ from cretta.errors import OptionError, StateError
 from cretta.metrics import BatchScores
 from cretta.models.weights import WEIGHTS
 from cretta.normalization import norm_layers
+from cretta.optimizers import SGD
 from cretta.storage import atomic_write, check_target, require_same, tensorfile
 from cretta.training.augmix import augmix
 from cretta.training.recipe import Recipe
@@ -209,7 +210,7 @@ class _Training:
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         decayed = [weight for weight in learned if weight.dim() > 1]
         others = [weight for weight in learned if weight.dim() <= 1]
-        self.optimizer = torch.optim.SGD(
+        self.optimizer = SGD(
             [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}],
             lr=recipe.lr,
             momentum=recipe.momentum,
