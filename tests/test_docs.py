@@ -6,9 +6,9 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -68,33 +68,30 @@ def test_equations_become_mathml() -> None:
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("builder", ["mkdocs", "zensical"])
-def test_the_site_is_built_without_a_warning(builder: str, tmp_path: Path) -> None:
+def test_the_site_is_built_without_a_warning(builder: str) -> None:
     program = Path(sys.executable).parent / builder
     if not program.is_file():
         pytest.skip(f"{builder} is not installed: pip install 'cretta[docs]'")
-    # A copy without what is compiled: of that, mkdocstrings imports the package around it, and so PyTorch.
-    for name in ("docs", "scripts", "src"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    site = tmp_path / "site"
-    environment = {**os.environ, "SITE": str(site), "PYTHONPATH": "scripts:src", "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        [program, "build", "--strict"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    start, theory = (site / "index.html").read_text(), (site / "theory" / "index.html").read_text()
-    assert "Keep an image classifier accurate" in start
-    assert "<math " in theory
-    assert "contrastive_loss" in (site / "api" / "functional" / "index.html").read_text()
-    # What a page loads when it is opened; links are only followed by readers.
-    loaded = re.findall(r"<(?:script|img|link rel=\"?stylesheet)[^>]*(?:src|href)=\"?(https?://[^\" >]+)", start)
-    assert loaded == []
+    with tempfile.TemporaryDirectory(dir=ROOT) as folder:  # Zensical writes below the project only
+        site = Path(folder) / "site"
+        environment = {**os.environ, "SITE": str(site), "PYTHONPATH": "scripts:src", "NO_MKDOCS_2_WARNING": "1"}
+        done = subprocess.run(
+            [program, "build", "--strict"],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LONG,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        start, theory = (site / "index.html").read_text(), (site / "theory" / "index.html").read_text()
+        assert "Keep an image classifier accurate" in start
+        assert "<math " in theory
+        assert "contrastive_loss" in (site / "api" / "functional" / "index.html").read_text()
+        # What a page loads when it is opened; links are only followed by readers.
+        loaded = re.findall(r"<(?:script|img|link rel=\"?stylesheet)[^>]*(?:src|href)=\"?(https?://[^\" >]+)", start)
+        assert loaded == []
 
 
 @pytest.mark.parametrize(
