@@ -53,6 +53,7 @@ DEMO = PAGES / "results" / "demo"
 """The store of the demo's results."""
 SIMPLE = ("source", "bn_adapt", "cretta")
 PAPER = "cretta: paper"
+CHOSEN = "chosen-setting"
 COST = f"GFLOPs per {BATCH} images, forward and backward"
 NO_RESULTS = """\
 No complete results on all fifteen corruptions are committed yet;
@@ -487,19 +488,26 @@ def tried_in(network: str, part: str, names: Sequence[str], measured: dict[str, 
     return f"{text}\n\nAhead of {', '.join(rivals)} in both accuracy and ECE: {winners}."
 
 
-def chosen() -> str:
-    """Return the chosen setting on the fifteen corruptions, beside the paper's and others, and whether it leads."""
-    name, row = "chosen-setting", "CreTTA, chosen"
-    parts = [part for part in map(paper.measured, shown(name)) if isinstance(part, Table)]
-    findings = judge(Claim(text="", row=row), parts)
-    if not findings:
-        return f"Not measured yet: `cretta reproduce {name} --scale day`."
+def chosen_parts() -> list[Table]:
+    """Return the tables of the chosen setting beside the paper's and other methods."""
+    return [part for part in map(paper.measured, shown(CHOSEN)) if isinstance(part, Table)]
+
+
+def chosen_in_short() -> str:
+    """Return whether the chosen setting leads, column by column, for README.md."""
+    words = {(True, False): "significantly ahead", (False, True): "significantly behind"}
     lines = [
         f"- {finding.where}: {figure(finding.row)}, against {figure(finding.rival)} of {finding.name}: "
-        + ("ahead of all" if finding.holds else "significantly behind" if finding.reversed else "not ahead of all")
-        for finding in findings
+        + words.get((finding.holds, finding.reversed), "not significantly ahead")
+        for finding in judge(Claim(text="", row="CreTTA, chosen"), chosen_parts())
     ]
-    return "\n\n".join([*(markdown(part).strip() for part in parts), f"{row}:", "\n".join(lines)])
+    return "\n".join(lines) or f"Not measured yet: `cretta reproduce {CHOSEN} --scale day`."
+
+
+def chosen() -> str:
+    """Return the chosen setting on the fifteen corruptions, and whether it leads."""
+    tables = "\n\n".join(markdown(part).strip() for part in chosen_parts())
+    return f"{tables}\n\nCreTTA, chosen:\n\n{chosen_in_short()}" if tables else chosen_in_short()
 
 
 def leads(own: Sequence[Cell], other: Sequence[Cell], *, chance: bool = False) -> bool:
@@ -520,6 +528,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "longer streams": longer_streams,
     "settings that were tried": tried,
     "the chosen setting": chosen,
+    "the chosen setting, in short": chosen_in_short,
     **{f"choice: {situation}": partial(choice, situation) for situation in SITUATIONS},
 }
 
