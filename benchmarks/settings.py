@@ -30,7 +30,11 @@ from cretta.storage import atomic_write
 RESULTS = Path(__file__).parent / "results" / "settings.json"
 PARTS = ("drift", "alone")
 BATCH = {"drift": 50, "alone": 200}
-OTHERS = ("source", "bn_adapt", "tent", "shot")
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{method: (method, {}) for method in ("source", "bn_adapt", "tent", "shot")},
+    **{f"{method}: lr 3e-3": (method, {"lr": 3e-3}) for method in ("tent", "shot")},
+}
+"""Other methods, in the paper's setting and with the learning rate that is tried most for CreTTA."""
 LARGER = {"lr": 3e-3}
 SMALL = {**LARGER, "beta": 0.1}
 SAME = {**SMALL, "reference": "batch"}
@@ -94,7 +98,7 @@ def numbers_of(results: Sequence[Result]) -> dict[str, Any]:
 
 def cases() -> list[tuple[str, str, dict[str, Any]]]:
     """Return name, method and options of everything that is compared."""
-    others: list[tuple[str, str, dict[str, Any]]] = [(method, method, {}) for method in OTHERS]
+    others = [(name, method, options) for name, (method, options) in OTHERS.items()]
     return others + [(f"cretta: {setting}", "cretta", options) for setting, options in SETTINGS.items()]
 
 
