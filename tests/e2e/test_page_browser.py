@@ -38,55 +38,34 @@ def browser() -> Iterator[Browser]:
         yield launched
 
 
-@dataclasses.dataclass
-class Heard:
-    """What pages did since the last test."""
-
-    complaints: list[str] = dataclasses.field(default_factory=list)
-    requests: list[str] = dataclasses.field(default_factory=list)
-
-
-@pytest.fixture(scope="module")
-def tabs() -> dict[str, tuple[Page, Heard]]:
-    """A tab for each kind of device: to open one costs more than to load a page in it."""
-    return {}
-
-
 @pytest.fixture
-def visit(browser: Browser, tabs: dict[str, tuple[Page, Heard]]) -> Iterator[Open]:
-    """Loads a page; at the end, none may have complained, asked for anything else or shown a dialog."""
-    visits = 0
+def visit(browser: Browser) -> Iterator[Open]:
+    """Opens a page; at the end, none may have complained, asked for anything else or shown a dialog."""
+    contexts = []
+    complaints: list[str] = []
+    requests: list[str] = []
 
     def visited(path: Path, *, curves: bool = True, **options: Any) -> Page:
-        nonlocal visits
-        visits += 1
-        device = repr(options)
-        if device not in tabs:
-            context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
-            context.set_default_timeout(PATIENCE)
-            page, heard = tabs[device] = context.new_page(), Heard()
-            page.on("console", lambda message: heard.complaints.append(f"console: {message.text}"))
-            page.on("pageerror", lambda error: heard.complaints.append(f"error: {error}"))
-            page.on("dialog", lambda dialog: heard.complaints.append(f"dialog: {dialog.message}"))
-            page.on("request", lambda request: heard.requests.append(request.url))
-        page, heard = tabs[device]
-        page.mouse.move(0, 0)
-        page.set_viewport_size(options.get("viewport", DESKTOP))
+        context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
+        context.set_default_timeout(PATIENCE)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+        page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]")
         if curves:
             page.wait_for_selector(".curve", state="attached")
-        assert {url for url in heard.requests if not url.startswith("data:")} == {path.as_uri()}
+        assert {url for url in requests if not url.startswith("data:")} == {path.as_uri()}
         return page
 
     yield visited
-    complaints = [text for _, heard in tabs.values() for text in heard.complaints]
-    requests = [url for _, heard in tabs.values() for url in heard.requests if not url.startswith("data:")]
-    for _, heard in tabs.values():
-        heard.complaints.clear()
-        heard.requests.clear()
+    for context in contexts:
+        context.close()
     assert complaints == []
-    assert len(requests) == visits
+    assert len([url for url in requests if not url.startswith("data:")]) == len(contexts)
 
 
 def numbers_table() -> Table:
