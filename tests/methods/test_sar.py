@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import cretta
 import textbook
+from cretta import optimizers
 from cretta.errors import OptionError
 
 MARGIN = 0.4 * math.log(textbook.CLASSES)
@@ -412,7 +413,7 @@ def test_defaults_and_presets() -> None:
     assert (o.lr, o.optimizer, o.momentum, o.nesterov) == (0.01, "sgd", 0.9, False)
     assert (o.radius, o.decay, o.reset_below, o.entropy_margin) == (0.05, 0.9, 0.2, None)
     group = golden.default_optimizer(model)
-    assert issubclass(group["kind"], torch.optim.SGD)
+    assert group["kind"] is optimizers.SGD
     assert (group["lr"], group["momentum"], group["nesterov"], group["dampening"]) == (0.01, 0.9, False, 0)
     assert group["weight_decay"] == 0
     paper = cretta.adapt(golden.net(), "sar", preset="paper").options

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from cretta.metrics.dispatch import DispatchMode
+
 
 def peak_meter(device: torch.device) -> PeakMeter:
     """Return a context; when it is left, its ``peak`` is the most bytes alive at once, above those before it.
@@ -39,18 +41,13 @@ class CudaPeak:
         self.peak = torch.cuda.max_memory_allocated(self._device) - self._before
 
 
-class StoragePeak(TorchDispatchMode):
+class StoragePeak(DispatchMode):
     """The most bytes of tensors created in this context that are alive at once.
 
     A storage counts from the operation that returned it until it is freed, whoever holds it: a variable, a view, or
     the graph for the backward pass, whose operations are dispatched here too. Inputs that no operation returned
     existed before and do not count.
     """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Do not import PyTorch's compiler only to hide this class from it: two seconds in each new process."""
-        return False
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)

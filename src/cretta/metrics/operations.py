@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cretta.adapter import Adapter
 from cretta.errors import OptionError
+from cretta.metrics.dispatch import DispatchMode
 from cretta.options import check_integer
 
 
@@ -88,7 +89,7 @@ def count_operations(
     return Operations(round(counter.total * share), round(counter.forward * share))
 
 
-class OperationCount(TorchDispatchMode):
+class OperationCount(DispatchMode):
     """Counts operations while they are executed; ``total`` and ``forward`` are those of :class:`Operations`.
 
     An operation belongs to a forward pass from the call of one of the networks until that returns. Backward passes,
@@ -98,11 +99,6 @@ class OperationCount(TorchDispatchMode):
     The formulas are those of :class:`torch.utils.flop_counter.FlopCounterMode`, which itself tracks modules in a way
     that rules out :func:`torch.autograd.grad` for a network's input, as TEA computes it.
     """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Do not import PyTorch's compiler only to hide this class from it: two seconds in each new process."""
-        return False
 
     def __init__(self, networks: Callable[[], Iterable[nn.Module]]) -> None:
         TorchDispatchMode.__init__(self)
