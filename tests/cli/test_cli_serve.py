@@ -38,10 +38,17 @@ def test_other_machines_need_a_token(tmp_path: Path) -> None:
         (("--timeout", "0"), "--timeout 0.0: expected a finite number above 0"),
         (("--model", "textbook:small_net", "--method", "tent"), "such as --size 224: without a buffer"),
         (("--model", "textbook:small_net"), "compares with source images: give --buffer FILE"),
+        # The embedded images are not of its classes.
+        (("--model", "wrn-40-2-cifar100"), "compares with source images: give --buffer FILE"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     assert message in refused("--folder", tmp_path, *arguments)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    assert "notes.txt: File exists" in refused("--folder", tmp_path / "notes.txt", "--method", "source")
 
 
 def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:

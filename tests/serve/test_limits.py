@@ -15,7 +15,7 @@ from cretta.serve.limits import CLIENTS, RateLimit, Upload, Uploads
 from cretta.serve.refusal import Refusal
 from cretta.serve.settings import Settings
 from processes import LONG
-from serving import listening, make, pixels, png, run
+from serving import listening, make, pixels, png, predict, run, running
 
 
 def test_the_rate_is_limited_per_client() -> None:
@@ -71,6 +71,17 @@ def test_bytes_of_all_uploads_are_bounded() -> None:
         second.close()
         first.close()
         assert uploads.pending == 0
+
+    run(scenario())
+
+
+def test_bytes_of_refused_uploads_count_no_longer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make(tmp_path, max_pending=1000)) as client:
+            for _ in range(3):
+                refused = await client.post("/state/reset", content=600 * b"x")  # without a token
+                assert refused.status_code == 401
+            assert (await predict(client, pixels(1)[0])).status_code == 200
 
     run(scenario())
 

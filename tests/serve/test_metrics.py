@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cretta.monitor.guard import Guard, GuardState
+from cretta.serve.observe import Observation
 from serving import make, pixels, predict, run, running, service_of, until
 
 
@@ -41,3 +46,21 @@ def test_metrics_count_what_was_done_and_estimates_wait_for_enough_images(tmp_pa
         assert {name: last[f"cretta_{name}"] for name in counts} == counts
 
     run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("guard", "actions"),
+    [
+        ("rollback", ["rollback", "reset", "fallback"]),
+        ("reset", ["reset", "fallback", "fallback"]),
+        ("fallback", ["fallback", "fallback", "fallback"]),
+        ("warn", []),
+    ],
+)
+def test_the_label_of_a_guard_event_follows_from_its_message(guard: str, actions: list[str]) -> None:
+    state = GuardState(Guard(action=guard))
+    state.healthy = {}
+    messages = [remedy.message for remedy in islice(state.remedies({}, {}), 3)]
+    seen = Observation(0, 0, 1, "adapted", 0.0, 0.0, 0.0, 0.0, ())
+    assert [replace(seen, guard=f"one class; {message}").guard_action for message in messages] == actions
+    assert replace(seen, guard="one class; nothing done").guard_action == "warn"

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import cretta
 import textbook
 from cretta import BusyError, StateError
 from serving import BEARER, adapter, make, pixels, predict, run, running, service_of, until
@@ -105,6 +107,10 @@ def test_a_full_disk_is_reported_and_serving_goes_on(tmp_path: Path, monkeypatch
                 asked = await client.post("/state/snapshot", headers=BEARER)
                 assert asked.status_code == 507
                 assert "No space left on device" in asked.json()["error"]
+                reset = await client.post("/state/reset", headers=BEARER)
+                assert reset.status_code == 507
+                assert "the reset is done, but not saved: " in reset.json()["error"]
+                assert "No space left on device" in reset.json()["error"]
                 state = (await client.get("/state", headers=BEARER)).json()
                 assert "No space left on device" in state["snapshot_error"]
                 assert 'cretta_snapshots_total{outcome="failed"}' in (await client.get("/metrics")).text
@@ -167,6 +173,38 @@ def test_snapshots_of_another_method_are_an_error(tmp_path: Path) -> None:
     run(scenario())
     with pytest.raises(StateError, match=r'method was "cretta" and is "tent".*choose another folder'):
         service_of(make(tmp_path, adapter("tent"))).start()
+    # Their states have other entries.
+    with pytest.raises(StateError, match=r'calibrate was null and is "auto".*choose another folder'):
+        service_of(make(tmp_path, adapter(calibrate="auto"))).start()
+    with pytest.raises(StateError, match=r"skip was .* and is .*choose another folder"):
+        service_of(make(tmp_path, adapter(skip="bn1"))).start()
+
+
+def test_a_network_with_a_state_that_is_no_tensor_is_served(tmp_path: Path) -> None:
+    class Versioned(nn.Module):
+        """Like modules of Transformer Engine, which store more than tensors."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = textbook.small_net()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.net(x)
+            return logits
+
+        def get_extra_state(self) -> dict[str, int]:
+            return {"version": 1}
+
+        def set_extra_state(self, state: object) -> None:
+            pass
+
+    model = cretta.adapt(Versioned(), "tent", predict="before", statistics="running")
+
+    async def scenario() -> None:
+        async with running(make(tmp_path, model, size=(textbook.SIDE, textbook.SIDE))) as client:
+            assert (await predict(client, pixels(1)[0])).status_code == 200
+
+    run(scenario())
 
 
 def test_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import torch
 
 import textbook
 from cretta.data.dataset import as_batch
+from cretta.serve.live import Live
 from cretta.serve.refusal import Refusal
 from processes import LONG
 from serving import Gate, adapter, make, pixels, png, predict, run, running, service_of, until
@@ -416,3 +418,17 @@ def test_floats_and_bytes_in_one_batch(tmp_path: Path) -> None:
     images = pixels(3)
     floats = [images[0], images[1].astype(np.float32) / np.float32(255), images[2]]
     assert torch.equal(to_batch(floats, torch.device("cpu")), as_batch(images))
+
+
+def test_pages_that_are_open_at_once_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Overwritten(Live):
+        """As if a thread of another page, with older images, always assigned last."""
+
+        _pictures = property(lambda _: {}, lambda *_: None)
+
+    monkeypatch.setattr("cretta.serve.live._image", lambda image, answer, labels: {"shown": image})
+    live = Overwritten(4)
+    for number in (1, 2, 3):
+        entry: Any = (number, f"image {number}", Mock(sequence=10 * number))
+        live.images.append(entry)
+    assert live._encoded(1, 3, ()) == [{"shown": "image 2"}, {"shown": "image 3"}]

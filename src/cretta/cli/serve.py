@@ -33,7 +33,7 @@ def serve(
         None,
         "Source images for cretta and eata: a file of `cretta buffer build`, or embedded.",
         ADAPTATION,
-        shown="embedded, with the shipped model",
+        shown="embedded, with wrn-40-2-cifar10",
     ),
     preset: str | None = shared.PRESET,
     option: list[str] | None = shared.OPTION,
@@ -111,6 +111,7 @@ def serve(
     from cretta.serve.server import bind
     from cretta.serve.server import serve as run
     from cretta.serve.shipped import BUFFER, service_options
+    from cretta.serve.shipped import MODEL as SHIPPED
 
     known("--log", log, LOGS)
     token = _token(token_file)
@@ -123,8 +124,8 @@ def serve(
     chosen = parse.options(method, option or [], statistics=statistics, guard=None if guard == "off" else guard)
     options = {"seed": seed, **service_options(method, chosen, preset, guarded=guard != "off")}
     opened = parse.model(model, architecture, classes, mean, std, device)
-    shipped = opened.kind == "shipped"
-    adapter = parse.adapter(opened.net, method, buffer or (BUFFER if shipped else None), preset, options)
+    # The embedded images are of CIFAR-10: a model of other classes needs its own.
+    adapter = parse.adapter(opened.net, method, buffer or (BUFFER if model == SHIPPED else None), preset, options)
     made = service.app(
         adapter,
         folder=folder,

@@ -16,11 +16,12 @@ WIDTH = 25.0
 class DriftTest:
     """Tests, image after image, whether energies of the stream have the distribution of source energies.
 
-    An energy e becomes its rank u = share of source energies ≤ e, in [0, 1]. Without drift the mean of u is ½, except
-    for the finite number n of source images: by Hoeffding's inequality it differs from ½ by more than
-    s = √(ln(4/α) / 2n) with a probability of at most α/2. The sum S_t of u − ½ over t independent images leaves
-    ±(t·s + √((t/4 + ρ) ln((t/4 + ρ) / (ρ (α/2)²)))) at any time with a probability of at most α/2 (Robbins' normal
-    mixture, for values in an interval of length 1). Together: P(an alarm, ever) ≤ α if there is no drift.
+    An energy e becomes its rank u in [0, 1]: the share of source energies below e, plus half the share of those equal
+    to it. Without drift the mean of u is ½, except for the finite number n of source images: by Hoeffding's inequality
+    it differs from ½ by more than s = √(ln(4/α) / 2n) with a probability of at most α/2. The sum S_t of u − ½ over t
+    independent images leaves ±(t·s + √((t/4 + ρ) ln((t/4 + ρ) / (ρ (α/2)²)))) at any time with a probability of at most
+    α/2 (Robbins' normal mixture, for values in an interval of length 1). Together: P(an alarm, ever) ≤ α if there is no
+    drift.
 
     It assumes that images are independent: a stream that is sorted by class may raise an alarm. It sees a shift of the
     mean rank, not a change of the spread alone.
@@ -50,7 +51,7 @@ class DriftTest:
         return 0.5 + self.sum / self.images if self.images else math.nan
 
     def ranks(self, energies: Tensor) -> Tensor:
-        """Return for each energy the share of source energies below it: ½ on average without drift."""
+        """Return the rank of each energy among the source energies."""
         energies = energies.detach().double().cpu()
         # In the middle of equal values: a source distribution with ties has a mean rank of ½ too.
         below = torch.searchsorted(self._source, energies) + torch.searchsorted(self._source, energies, right=True)

@@ -24,6 +24,7 @@ from cretta.serve.refusal import Refusal
 from cretta.serve.service import Service
 from cretta.serve.settings import Settings
 from cretta.storage import atomic_write
+from cretta.storage.files import make_folder
 
 if TYPE_CHECKING:
     from cretta.adapter import Adapter
@@ -122,7 +123,7 @@ def stored_token(folder: Path) -> str:
         token = path.read_text("utf-8").strip()
         if token:
             return token
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     token = secrets.token_urlsafe(24)
     with atomic_write(path) as temporary:
         temporary.touch(mode=0o600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import closing
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -69,24 +70,23 @@ class Gate:
                     self._metrics.requests.labels(str(message["status"])).inc()
             await send(message)
 
-        try:
-            self._rate.check((scope.get("client") or ("", 0))[0])  # first: so that tokens cannot be guessed quickly
-            self._access.check(scope, headers)
-            self._uploads.check(headers)
-        except Refusal as refusal:
-            await send_refusal(refusal, respond)
-            return
-        try:
-            await self._app(scope, upload.receive, respond)
-        except ClientDisconnect:
-            logger.debug("a client has gone during its upload")
-        except Exception as error:
-            logger.exception("a request failed", extra={"facts": {"path": path}})
-            if not started:
-                message = f"an internal error ({type(error).__name__}); the log has the cause."
-                await send_refusal(Refusal(500, message), respond)
-        finally:
-            upload.close()
+        with closing(upload):
+            try:
+                self._rate.check((scope.get("client") or ("", 0))[0])  # first: so that tokens cannot be guessed quickly
+                self._access.check(scope, headers)
+                self._uploads.check(headers)
+            except Refusal as refusal:
+                await send_refusal(refusal, respond)
+                return
+            try:
+                await self._app(scope, upload.receive, respond)
+            except ClientDisconnect:
+                logger.debug("a client has gone during its upload")
+            except Exception as error:
+                logger.exception("a request failed", extra={"facts": {"path": path}})
+                if not started:
+                    message = f"an internal error ({type(error).__name__}); the log has the cause."
+                    await send_refusal(Refusal(500, message), respond)
 
 
 def refusal_parts(refusal: Refusal) -> tuple[int, dict[str, str], bytes]:

@@ -76,10 +76,11 @@ class Live:
     def _encoded(self, sent: int, now: int, labels: Sequence[str]) -> list[dict[str, Any]]:
         """Return the images after a number, up to another; each is encoded once, for all pages."""
         known, entries = self._pictures, list(self.images)
-        self._pictures = {
+        pictures = {
             answer.sequence: known.get(answer.sequence) or _image(image, answer, labels) for _, image, answer in entries
         }
-        return [self._pictures[answer.sequence] for number, _, answer in entries if sent < number <= now]
+        self._pictures = pictures  # a thread of another page may do the same with older images
+        return [pictures[answer.sequence] for number, _, answer in entries if sent < number <= now]
 
     async def stream(self, state: Callable[[], Mapping[str, Any]], labels: Sequence[str]) -> AsyncIterator[bytes]:
         """Yield messages for one page: all that is there, then what is new, until :meth:`close`."""

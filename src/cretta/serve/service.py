@@ -252,13 +252,19 @@ class Service:
         except StateError as error:
             raise Refusal(409, f"{error} The model is unchanged.") from None
         self.live.event("rollback", f"rolled back to {chosen.name}", batch=self.writer.batch)
-        if chosen is not stored[0]:
-            self._save("rollback")  # so that a restart does not begin with a newer one
+        if chosen is not stored[0]:  # so that a restart does not begin with a newer one
+            self._save_after("rollback")
 
     def _reset(self) -> None:
         self.adapter.reset()
         self.live.event("reset", "reset to the source model", batch=self.writer.batch)
-        self._save("reset")
+        self._save_after("reset")
+
+    def _save_after(self, command: str) -> None:
+        if self._save(command) is None:
+            raise Refusal(
+                507, f"the {command} is done, but not saved: {self.snapshot_error} A restart would undo it; free space."
+            )
 
     def _save(self, reason: str) -> Snapshot | None:
         """Save a snapshot; a failure is reported, and serving continues."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cretta.errors import StateError
-from cretta.storage import Manifest, require_lock, tensorfile
-from cretta.storage.files import remove_temporary, write_errors
+from cretta.state import MUST_MATCH, OPTIONS_MUST_MATCH
+from cretta.storage import Manifest, require_lock
+from cretta.storage.files import make_folder, remove_temporary, write_errors
 
 if TYPE_CHECKING:
     from cretta.adapter import Adapter
@@ -45,8 +46,7 @@ class Snapshots:
     @contextmanager
     def opened(self, adapter: Adapter[Any]) -> Iterator[None]:
         """Lock the folder; raise if it has snapshots of another model or method."""
-        with write_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with require_lock(self.folder / "lock"):
             remove_temporary(self.folder)
             manifest = Manifest(
@@ -91,11 +91,6 @@ class Snapshots:
 
 def _described(adapter: Adapter[Any]) -> dict[str, Any]:
     """Return what must be the same where a snapshot is restored."""
-    weights = (part for pair in adapter.net.state_dict().items() for part in pair)
-    return {
-        "method": adapter.name,
-        "optimizer": adapter.options.optimizer,
-        "statistics": adapter.statistics,
-        "weights": tensorfile.fingerprint(weights),
-        "buffer": adapter.buffer.fingerprint if adapter.buffer is not None and adapter.reads_buffer else None,
-    }
+    description = adapter.description()
+    options = {name: description["options"][name] for name in OPTIONS_MUST_MATCH}
+    return {name: description[name] for name in MUST_MATCH} | options
