@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from cretta.data import ArrayDataset, embedded
-from cretta.errors import OptionError, StateError
+from cretta.errors import BusyError, OptionError, StateError
 from cretta.models import build, load, load_checkpoint
 from cretta.models.open import open_model
 from cretta.storage import tensorfile
 from cretta.training import Progress, Recipe, train, trainer
-from cretta.training.augmix import augmix
-from cretta.training.trainer import evaluate, flip_and_crop, jensen_shannon
+from cretta.training.augmix import augmix, jensen_shannon
+from cretta.training.batches import flip_and_crop
+from cretta.training.trainer import evaluate
 
 
 def small(count: int = 100) -> ArrayDataset:
@@ -269,6 +270,17 @@ def test_another_training_does_not_take_the_checkpoint(tmp_path: Path) -> None:
     assert Path(f"{path}.checkpoint").read_bytes() == before
 
 
+def test_two_trainings_of_one_output_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    path, recipe = tmp_path / "out.safetensors", Recipe(epochs=1, batch_size=20, progressive=0, backend="plain")
+
+    def again(_: object) -> None:
+        with pytest.raises(BusyError, match="another process is working"):
+            train(small(), model(), recipe, path)
+
+    train(small(), model(), recipe, path, progress=again)
+    assert [file.name for file in tmp_path.iterdir() if "lock" in file.name] == []
+
+
 def test_a_loss_that_is_not_finite_stops_with_advice(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="smaller lr"):
         train(small(), model(), Recipe(epochs=20, batch_size=20, lr=1e9, warmup=0.0), tmp_path / "out.safetensors")
@@ -276,9 +288,14 @@ def test_a_loss_that_is_not_finite_stops_with_advice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({}, "epochs=None"), ({"epochs": 1.0, "minutes": 1.0}, "one of them"), ({"epochs": -1.0}, "above 0")],
+    [
+        ({}, "epochs=None"),
+        ({"epochs": 1.0, "minutes": 1.0}, "one of them"),
+        ({"epochs": -1.0}, "above 0"),
+        ({"epochs": 1.0, "padding": 32}, "at most 31"),
+    ],
 )
-def test_a_budget_is_needed(options: dict[str, Any], said: str) -> None:
+def test_recipes_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         Recipe(**options)
 

@@ -118,3 +118,11 @@ def _solarize(pixels: Tensor, levels: Tensor) -> Tensor:
     threshold = 256 - torch.trunc(levels * 256 / 10).long().view(-1, 1, 1)
     gray = torch.arange(256, device=pixels.device)
     return torch.where(gray < threshold, gray, 255 - gray).to(torch.uint8)
+
+
+def jensen_shannon(logits: tuple[Tensor, ...]) -> Tensor:
+    """Return the mean over the batch of JSD(p_1, …, p_n) = H(mean p) − mean H(p), in nats."""
+    probabilities = [view.softmax(1) for view in logits]
+    log_mixture = torch.stack(probabilities).mean(0).clamp(1e-7, 1).log()
+    divergences = [F.kl_div(log_mixture, p, reduction="batchmean") for p in probabilities]
+    return torch.stack(divergences).mean()

@@ -51,7 +51,7 @@ class Recipe(OptionSet):
         below=1,
     )
     padding: int = integer(
-        4, "pixels by which the random crop may be shifted, at 32 px; scaled for larger images", at_least=0
+        4, "pixels by which the random crop may be shifted, at 32 px; scaled for larger images", at_least=0, at_most=31
     )
     progressive: float = number(
         0.75, "share of the budget trained on smaller images, from 20/32 of their side upward", at_least=0, below=1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 import time
@@ -10,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,15 +16,17 @@ from torch.optim.swa_utils import update_bn
 
 from cretta import streams
 from cretta.accelerate import fastest_training_backend, training_forward
-from cretta.data import ArrayDataset, ImageDataset
+from cretta.data import ImageDataset
 from cretta.data.dataset import as_batch
 from cretta.errors import OptionError, StateError
 from cretta.metrics import BatchScores
 from cretta.models.weights import WEIGHTS
 from cretta.normalization import norm_layers
 from cretta.optimizers import SGD
-from cretta.storage import atomic_write, check_target, require_same, tensorfile
-from cretta.training.augmix import augmix
+from cretta.storage import check_target, require_lock, require_same, tensorfile
+from cretta.training.augmix import jensen_shannon
+from cretta.training.batches import TrainingBatches
+from cretta.training.log import Row, write_log
 from cretta.training.recipe import Recipe
 
 KIND = "training checkpoint"
@@ -50,21 +50,6 @@ class Progress:
     """Images per second over the last 50 steps."""
     accuracy: float
     """On the held-out images, at the last evaluation; NaN before the first."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One line of the training log."""
-
-    epoch: float
-    step: int
-    minutes: float
-    lr: float
-    side: int
-    loss: float
-    accuracy: float
-    """On the held-out images; NaN without any."""
-    calibration_error: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +79,8 @@ def train(
     """Train ``model`` in place and write its weights, with ``facts`` about them, to ``output``.
 
     Every ``save_every`` seconds the complete state is written to ``<output>.checkpoint``; a call with the same
-    arguments resumes from it. ``settings`` are stored in it for :func:`checkpoint_settings`. The output's name with the
-    suffix .csv holds the log, one row per epoch.
+    arguments resumes from it, if no other process is doing so. ``settings`` are stored in it for
+    :func:`checkpoint_settings`. The output's name with the suffix .csv holds the log, one row per epoch.
     """
     target, checkpoint = Path(output), checkpoint_of(output)
     log_file = target.with_suffix(".csv")
@@ -110,33 +95,34 @@ def train(
     height, width = dataset[0][0].shape[:2]
     if height != width:
         raise OptionError(f"images of {dataset.name} are {height} × {width}: training takes square ones; give a size.")
-    run = _Training(dataset, model, recipe, torch.device(device), settings or {})
-    if checkpoint.is_file():
-        run.restore(checkpoint)
-    elif recipe.backend == "auto":
-        run.choose_backend()
-    run.save(checkpoint)  # the choice of a backend depends on the clock: it must survive a kill
-    saved = time.monotonic()
-    for news in run.steps():
-        progress(news)
-        if run.log and run.log[-1].step == run.step:
-            write_log(log_file, run.log)
-        if time.monotonic() - saved > save_every:
-            run.save(checkpoint)
-            saved = time.monotonic()
-    run.finish()
-    accuracy, error = evaluate(model, test, device) if test is not None else (math.nan, math.nan)
-    trained = Trained(run.epoch, run.seconds / 60, accuracy, error, tuple(run.log))
-    write_log(log_file, run.log)
-    summary = {name: value for name, value in dataclasses.asdict(trained).items() if name != "log"}
-    about = {"kind": WEIGHTS, "side": height, **(facts or {}), "recipe": dataclasses.asdict(recipe), **summary}
-    if recipe.holdout:
-        row = max(run.log, key=lambda row: row.accuracy) if recipe.best else run.log[-1]
-        about |= {"holdout_accuracy": row.accuracy, "holdout_calibration_error": row.calibration_error}
-    about["backend"] = run.backend
-    tensorfile.write(target, model.state_dict(), {key: _finite(value) for key, value in about.items()})
-    checkpoint.unlink(missing_ok=True)
-    return trained
+    with require_lock(Path(f"{output}.lock")):
+        run = _Training(dataset, model, recipe, torch.device(device), settings or {})
+        if checkpoint.is_file():
+            run.restore(checkpoint)
+        elif recipe.backend == "auto":
+            run.choose_backend()
+        run.save(checkpoint)  # the choice of a backend depends on the clock: it must survive a kill
+        saved = time.monotonic()
+        for news in run.steps():
+            progress(news)
+            if run.log and run.log[-1].step == run.step:
+                write_log(log_file, run.log)
+            if time.monotonic() - saved > save_every:
+                run.save(checkpoint)
+                saved = time.monotonic()
+        run.finish()
+        accuracy, error = evaluate(model, test, device) if test is not None else (math.nan, math.nan)
+        trained = Trained(run.epoch, run.seconds / 60, accuracy, error, tuple(run.log))
+        write_log(log_file, run.log)
+        summary = {name: value for name, value in dataclasses.asdict(trained).items() if name != "log"}
+        about = {"kind": WEIGHTS, "side": height, **(facts or {}), "recipe": dataclasses.asdict(recipe), **summary}
+        if recipe.holdout:
+            row = max(run.log, key=lambda row: row.accuracy) if recipe.best else run.log[-1]
+            about |= {"holdout_accuracy": row.accuracy, "holdout_calibration_error": row.calibration_error}
+        about["backend"] = run.backend
+        tensorfile.write(target, model.state_dict(), {key: _finite(value) for key, value in about.items()})
+        checkpoint.unlink(missing_ok=True)
+        return trained
 
 
 def checkpoint_of(output: str | Path) -> Path:
@@ -151,16 +137,6 @@ def checkpoint_settings(output: str | Path) -> dict[str, Any]:
         raise StateError(f"{path}: no such file; expected the checkpoint of an unfinished training of {output}.")
     settings: dict[str, Any] = tensorfile.read(path, KIND)[1]["settings"]
     return settings
-
-
-def write_log(path: Path, log: list[Row]) -> None:
-    """Replace the CSV file at ``path`` by these rows."""
-    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([field.name for field in dataclasses.fields(Row)])
-        for row in log:
-            values = dataclasses.astuple(row)
-            writer.writerow(["" if isinstance(v, float) and math.isnan(v) else f"{v:.6g}" for v in values])
 
 
 def evaluate(
@@ -187,11 +163,7 @@ class _Training:
         self.recipe = recipe
         self.model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.device = device
-        order = np.random.default_rng(recipe.seed).permutation(len(dataset))
-        held_out, used = np.sort(order[: recipe.holdout]), np.sort(order[recipe.holdout :])
-        self.images = torch.from_numpy(dataset.read(used)).permute(0, 3, 1, 2)
-        self.labels = torch.from_numpy(dataset.labels[used])
-        self.held_out = ArrayDataset("held out", dataset.read(held_out), dataset.labels[held_out], dataset.classes)
+        self.batches = TrainingBatches(dataset, recipe)
         self.settings = settings
         self.about = {"dataset": dataset.name, "images": len(dataset), "recipe": dataclasses.asdict(recipe)}
         self.step = 0
@@ -200,7 +172,7 @@ class _Training:
         self.losses: list[float] = []
         self.times: list[float] = []
         self.log: list[Row] = []
-        steps_per_epoch = len(self.images) / recipe.batch_size
+        steps_per_epoch = len(self.batches) / recipe.batch_size
         self.total = None if recipe.epochs is None else max(1, round(recipe.epochs * steps_per_epoch))
         if recipe.learn == "norm and head":
             linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
@@ -218,7 +190,6 @@ class _Training:
         )
         self.average = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         self.best: dict[str, Tensor] = {}
-        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self.use(recipe.backend if recipe.backend != "auto" else "plain")
 
     def use(self, backend: str) -> None:
@@ -228,9 +199,10 @@ class _Training:
 
     def choose_backend(self) -> None:
         """Take the fastest backend on a batch of this training."""
-        chosen = self._next(self.step)[:32]
-        pixels = self.images[chosen].to(self.device).float().div_(255)
-        self.use(fastest_training_backend(self.model, _channels_last(pixels), self.labels[chosen].to(self.device))[0])
+        chosen = self.batches.indices(self.step)[:32]
+        pixels = self.batches.images[chosen].to(self.device).float().div_(255)
+        labels = self.batches.labels[chosen].to(self.device)
+        self.use(fastest_training_backend(self.model, _channels_last(pixels), labels)[0])
 
     @property
     def share(self) -> float:
@@ -241,15 +213,15 @@ class _Training:
 
     @property
     def epoch(self) -> float:
-        return self.step * self.recipe.batch_size / len(self.images)
+        return self.step * self.recipe.batch_size / len(self.batches)
 
     def steps(self) -> Iterator[Progress]:
         """Train until the budget is spent; yield after each step."""
         while (share := self.share) < 1:
             begun = time.perf_counter()
-            side = self.recipe.side(share, self.images.shape[2])
-            chosen = self._next(self.step)
-            loss = self._learn(self._views(self.step, chosen, side), self.labels[chosen], self.recipe.rate(share))
+            side = self.recipe.side(share, self.batches.side)
+            labels = self.batches.labels[self.batches.indices(self.step)]
+            loss = self._learn(self.batches.views(self.step, side), labels, self.recipe.rate(share))
             if share >= 1 - self.recipe.average:
                 self.averaged += 1
                 for name, weight in self.model.named_parameters():
@@ -263,7 +235,7 @@ class _Training:
                     f"the loss is {loss} at step {self.step}: training has diverged; give a smaller lr than "
                     f"{self.recipe.lr}, and remove the checkpoint."
                 )
-            if int(self.epoch) > int((self.step - 1) * len(chosen) / len(self.images)):
+            if int(self.epoch) > int((self.step - 1) * len(labels) / len(self.batches)):
                 self.evaluate()
             yield Progress(
                 step=self.step,
@@ -271,7 +243,7 @@ class _Training:
                 epoch=self.epoch,
                 loss=sum(self.losses) / len(self.losses),
                 side=side,
-                rate=len(chosen) * len(self.times) / sum(self.times),
+                rate=len(labels) * len(self.times) / sum(self.times),
                 accuracy=self.log[-1].accuracy if self.log else math.nan,
             )
 
@@ -290,45 +262,13 @@ class _Training:
         self.optimizer.step()
         return float(loss.detach())
 
-    def _next(self, step: int) -> Tensor:
-        """Return the indices of the batch of a step: permutation after permutation, cut where a batch is full."""
-        chosen: list[Tensor] = []
-        position, missing = step * self.recipe.batch_size, self.recipe.batch_size
-        while missing:
-            epoch, start = divmod(position, len(self.images))
-            if self._order[0] != epoch:
-                self._order = (epoch, torch.randperm(len(self.images), generator=self._generator(2 * epoch)))
-            piece = self._order[1][start : start + missing]
-            chosen.append(piece)
-            position, missing = position + len(piece), missing - len(piece)
-        return torch.cat(chosen)
-
-    def _generator(self, number: int) -> torch.Generator:
-        """Return random numbers that depend on the seed and ``number`` only: a resumed run draws the same."""
-        return torch.Generator().manual_seed(self.recipe.seed * 2**32 + number)
-
-    def _views(self, step: int, chosen: Tensor, side: int) -> list[Tensor]:
-        """Return the augmented batch, and with the Jensen-Shannon loss two AugMix versions beside the plain one."""
-        recipe, generator = self.recipe, self._generator(2 * step + 1)
-        images = flip_and_crop(self.images[chosen], generator, round(recipe.padding * self.images.shape[2] / 32))
-        views = [images.float().div_(255)]
-        if recipe.jsd:
-            views += [augmix(images, generator, severity=recipe.severity) for _ in range(2)]
-        else:
-            changed = torch.rand(len(images), generator=generator) < recipe.augmix
-            if bool(changed.any()):
-                views[0][changed] = augmix(images[changed], generator, severity=recipe.severity)
-        if side != images.shape[2]:
-            views = [F.interpolate(view, (side, side), mode="bilinear", antialias=True) for view in views]
-        return views
-
     def evaluate(self) -> None:
         """Append a row to the log, with accuracy and calibration error on the held-out images."""
         accuracy = error = math.nan
-        if len(self.held_out):
-            accuracy, error = evaluate(self.model, self.held_out, self.device)
+        if len(self.batches.held_out):
+            accuracy, error = evaluate(self.model, self.batches.held_out, self.device)
         share, loss = self.share, sum(self.losses) / len(self.losses)
-        side, rate = self.recipe.side(share, self.images.shape[2]), self.recipe.rate(share)
+        side, rate = self.recipe.side(share, self.batches.side), self.recipe.rate(share)
         if self.recipe.best and all(accuracy > row.accuracy for row in self.log):
             self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.log.append(Row(self.epoch, self.step, self.seconds / 60, rate, side, loss, accuracy, error))
@@ -340,8 +280,8 @@ class _Training:
                 for name, weight in self.model.named_parameters():
                     weight.copy_(self.average[name])
             # Plain means of BatchNorm statistics over the batches that would come next, at the full side.
-            steps, side = range(self.step, self.step + STATISTICS_BATCHES), self.images.shape[2]
-            views = (self._views(step, self._next(step), side)[0] for step in steps)
+            steps, side = range(self.step, self.step + STATISTICS_BATCHES), self.batches.side
+            views = (self.batches.views(step, side)[0] for step in steps)
             update_bn((_channels_last(view.to(self.device)) for view in views), self.model)
         if self.recipe.average or not self.log or self.log[-1].step != self.step:
             self.evaluate()
@@ -387,31 +327,6 @@ class _Training:
             values: dict[str, Any] = {name: math.nan if value is None else value for name, value in row.items()}
             self.log.append(Row(**values))
         self.use(facts["backend"])
-
-
-def jensen_shannon(logits: tuple[Tensor, ...]) -> Tensor:
-    """Return the mean over the batch of JSD(p_1, …, p_n) = H(mean p) − mean H(p), in nats."""
-    probabilities = [view.softmax(1) for view in logits]
-    log_mixture = torch.stack(probabilities).mean(0).clamp(1e-7, 1).log()
-    divergences = [F.kl_div(log_mixture, p, reduction="batchmean") for p in probabilities]
-    return torch.stack(divergences).mean()
-
-
-def flip_and_crop(images: Tensor, generator: torch.Generator, padding: int) -> Tensor:
-    """Mirror half of the images, and shift each by up to ``padding`` pixels with reflected borders."""
-    count, _, height, width = images.shape
-    moves = torch.randint(-padding, padding + 1, (2, count), generator=generator)
-    mirrored = torch.rand(count, 1, generator=generator) < 0.5
-    rows = _reflected(torch.arange(height) + moves[0].view(-1, 1), height)
-    columns = _reflected(torch.arange(width) + moves[1].view(-1, 1), width)
-    columns = torch.where(mirrored, columns.flip(1), columns)
-    sample = torch.arange(count).view(-1, 1, 1)
-    return images.permute(0, 2, 3, 1)[sample, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
-
-
-def _reflected(positions: Tensor, size: int) -> Tensor:
-    positions = positions.abs()
-    return torch.where(positions >= size, 2 * (size - 1) - positions, positions)
 
 
 def _channels_last(x: Tensor) -> Tensor:
