@@ -11,7 +11,7 @@ from tiny import BASE, without_time
 
 import forks
 from cretta.bench import Domain, Listener, Result, Run, RunContext, Store, benchmark, expand, run_all
-from cretta.bench.estimate import BACKWARD, estimate
+from cretta.bench.estimate import estimate
 from cretta.errors import CrettaError, OptionError
 from processes import ENVIRONMENT
 
@@ -70,6 +70,9 @@ def test_expected_times_fall_to_nothing_as_runs_are_done(tmp_path: Path) -> None
     assert between[runs[0]] == 0 < between[runs[1]]
     list(run_all(runs, store, context))
     assert set(estimate(runs, store, context).values()) == {0}
+    store.path(context.key(runs[1])).write_bytes(b"damaged")
+    after = estimate(runs, store, context)
+    assert after[runs[0]] == 0 < after[runs[1]]
 
 
 def test_stored_runs_tell_how_fast_others_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +87,7 @@ def test_stored_runs_tell_how_fast_others_are(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("cretta.bench.estimate._forward_seconds", lambda run, context: 1 / 0)
     # In batches of 20 images: 0.1 s for a pass forward, 4.8 s for one forward and one backward; 60 images are three.
     expected = estimate([*runs, other], store, context)
-    assert list(expected.values()) == pytest.approx([0, 0, 3 * (0.1 + 4.8 / (1 + BACKWARD)) / 2, 3 * 4.8])
+    assert list(expected.values()) == pytest.approx([0, 0, 3 * (0.1 + 4.8 / 2.4) / 2, 3 * 4.8])
 
 
 # Forks of one process that has everything imported, the images decoded and Git asked: kills then fall into the work.

@@ -46,7 +46,9 @@ def test_whatever_differs_gives_another_key(change: dict[str, Any]) -> None:
     assert dataclasses.replace(BASE, **change).key(FINGERPRINTS) != BASE.key(FINGERPRINTS)
 
 
-@pytest.mark.parametrize("options", [{"size": 0}, {"size": -5}, {"size": 2.5}, {"split": "val"}, {"select": "best"}])
+@pytest.mark.parametrize(
+    "options", [{"size": 0}, {"size": -5}, {"size": 2.5}, {"size": 1.0}, {"split": "val"}, {"select": "best"}]
+)
 def test_buffers_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         Buffer(**options)

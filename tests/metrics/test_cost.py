@@ -67,6 +67,19 @@ def paper_flops(model: AnyAdapter | nn.Module, x: Tensor, **options: Any) -> int
 # Operations, forward and backward.
 
 
+@pytest.mark.parametrize("method", ["eta", "eata"])
+def test_a_step_counts_that_learns(method: str) -> None:
+    """A batch that these methods have just seen is redundant, and skipped: as much as a forward pass."""
+    strict = adapter(method, redundancy_margin=1e-6)
+    strict(batch())
+    strict(batch())
+    assert not strict.last.adapted
+    for model in (strict, adapter(method)):
+        assert flops(model, batch()) == flops(adapter("tent"), batch())
+    # What is never learned from has no other cost.
+    assert flops(adapter(method, entropy_margin=1e-9), batch()) == flops(adapter("bn_adapt"), batch())
+
+
 @pytest.mark.parametrize("every", [2, 3])
 @pytest.mark.slow
 def test_batches_that_are_only_predicted_count_with_the_one_that_learns(every: int) -> None:

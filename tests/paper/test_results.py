@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from fake_results import results as results_of
 from cretta.bench import Result, Run, Store
 from cretta.errors import StateError
 from cretta.paper import DAY, QUICK, SMOKE, best_scale, get, items, read_results, write_summary
-from cretta.paper.results import portable
+from cretta.paper.results import SUMMARY, portable
+from cretta.storage import require_lock
 
 
 def made(runs: list[Run]) -> dict[Run, Result]:
@@ -131,3 +133,23 @@ def test_of_scales_with_the_same_results_the_one_that_is_nearest_to_complete_is_
     done = {portable(run): result(run) for run in item.plan(DAY) if run.data == "cifar10" and run.seed == 0}
     assert (chosen := best_scale(item, done))
     assert chosen.name == "day"
+
+
+def test_a_damaged_summary_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / SUMMARY).write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(StateError, match=r"runs\.parquet cannot be read .*version control"):
+        read_results(tmp_path)
+
+
+def test_commands_that_write_into_one_summary_take_turns(tmp_path: Path) -> None:
+    item = get("cost")
+    first, second = ({run: result(run)} for run in item.plan(QUICK)[:2])
+    commands = dict.fromkeys([*first, *second], "cretta reproduce cost")
+    with require_lock(tmp_path / "lock"):
+        other = threading.Thread(target=write_summary, args=(second, commands, tmp_path))
+        other.start()
+        other.join(0.2)
+        assert not (tmp_path / SUMMARY).exists()
+    other.join()
+    write_summary(first, commands, tmp_path)
+    assert set(read_results(tmp_path)) == {portable(run) for run in (*first, *second)}

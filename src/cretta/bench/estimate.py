@@ -14,16 +14,13 @@ from cretta.bench.run import Run
 from cretta.bench.store import Store
 from cretta.methods import get
 
-BACKWARD = 1.4
-"""Cost of a backward pass for γ and β, in forward passes."""
 TRIAL = 32
 """Images in the pass that is timed, at most."""
 
 
 def passes(run: Run) -> float:
     """Return how many forward passes of an image take as long as its step."""
-    facts = get(run.method).facts
-    return facts.forwards + BACKWARD * facts.backwards
+    return get(run.method).facts.cost
 
 
 def estimate(runs: Sequence[Run], store: Store, context: RunContext) -> dict[Run, float]:
@@ -33,13 +30,14 @@ def estimate(runs: Sequence[Run], store: Store, context: RunContext) -> dict[Run
     All runs are validated before that.
     """
     keys = {run: context.key(run) for run in runs}
+    stored = {run: store.get(key) for run, key in keys.items()}
     speeds: dict[tuple[str, str, int | None], dict[str, float]] = {}
-    for run, key in keys.items():
+    for run, result in stored.items():
         known = speeds.setdefault(_network(run), {})
-        if run.method not in known and (result := store.get(key)) and (seconds := _pass_seconds(result)):
+        if run.method not in known and result and (seconds := _pass_seconds(result)):
             known[run.method] = seconds
     estimates = dict.fromkeys(runs, 0.0)
-    for run in (run for run, key in keys.items() if key not in store):
+    for run in (run for run, result in stored.items() if result is None):
         known = speeds[_network(run)]
         if not known:
             known["forward pass"] = _forward_seconds(run, context)

@@ -37,9 +37,11 @@ class Buffer:
     def __post_init__(self) -> None:
         known("split of a buffer", self.split, ("train", "test"))
         known("selection of a buffer", self.select, SELECT)
-        if isinstance(self.size, bool) or not self.size > 0 or (self.size >= 1 and self.size != int(self.size)):
+        share = isinstance(self.size, float)
+        if isinstance(self.size, bool) or not (0 < self.size < 1 if share else self.size >= 1):
             raise OptionError(
-                f"a buffer of {self.size!r} images: give a share below 1, or an integer number of images."
+                f"a buffer of {self.size!r} images: give a share below 1, such as 0.1, or an integer number of images; "
+                "for all of them, their number."
             )
 
 

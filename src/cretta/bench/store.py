@@ -24,6 +24,7 @@ from cretta.bench.result import Result, rows_of, table_of
 from cretta.bench.run import Run
 from cretta.errors import StateError
 from cretta.storage import atomic_write, lock
+from cretta.storage.files import make_folder
 
 _METADATA = b"cretta"
 FORMAT = 2
@@ -44,7 +45,7 @@ class Store:
         self.folder = Path(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise StateError(f"{self.folder} is a file: give a folder for results.")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         files = {path.name for path in self.folder.iterdir() if not path.name.startswith(".")}
         if (others := sorted(files - {"models"})) and not any(map(_OWN.fullmatch, others)):
             raise StateError(

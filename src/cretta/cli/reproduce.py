@@ -59,10 +59,9 @@ def reproduce(
 ) -> None:
     """Run any table or figure of the paper again, and see its numbers beside those measured here.
 
-    **Resumable**: run the same command again. Items share runs, and a stored run is never computed twice: severity 5
-    comes first, dataset by dataset, then milder ones; of each, Source, BN Adapt, TENT and CreTTA with one seed come
-    first, further seeds last. Items that need data or weights that are not there are left out, with the commands that
-    get them.
+    **Resumable**: run the same command again. Items share runs, and a stored run is never computed twice. Severity 5
+    comes before milder ones, one seed before further seeds; dataset by dataset, Source, BN Adapt, TENT and CreTTA come
+    first. Items that need data or weights that are not there are left out, with the commands that get them.
 
         # everything at the scale of a smoke test, which only shows that it works
         cretta reproduce

@@ -63,7 +63,7 @@ class Bins:
         """Sort predictions by the largest entry of their ``probabilities`` (N, C)."""
         check_probabilities(probabilities, labels)
         confidence, predicted = probabilities.max(-1)
-        return cls.from_confidence(confidence, predicted == labels, bins)
+        return cls.from_confidence(confidence, predicted.cpu() == labels.cpu(), bins)
 
     @classmethod
     def sum(cls, parts: Iterable[Bins]) -> Self:

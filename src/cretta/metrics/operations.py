@@ -35,11 +35,12 @@ def count_operations(
 ) -> Operations:
     """Return the operations of a step of ``adapter`` on ``batch``; the adapter itself does not change.
 
-    A steady step is the one after next. By then everything exists that a method computes once: the energies E_φ(x_s)
-    of the source samples it reads, EATA's Fisher information, TEA's first samples, the optimizer's moments.
-    ``steady=False`` counts the next step, including these. A step that a method skips has no backward pass: use a
-    batch of the stream, not noise. With ``adapt_every`` the result is the mean of as many batches, one of which is
-    learned from. ``scale_to`` is the batch size to report for, in proportion to the size of ``batch``.
+    A steady step is the one after next. By then everything exists that a method computes once: the energies E_φ(x_s) of
+    the source samples it reads, EATA's Fisher information, TEA's first samples, the optimizer's moments.
+    ``steady=False`` counts the next step, including these. A step that a method skips has no backward pass: use a batch
+    of the stream, not noise. Where a steady step is skipped, because ETA and EATA have just seen the same images, the
+    first one counts. With ``adapt_every`` the result is the mean of as many batches, one of which is learned from.
+    ``scale_to`` is the batch size to report for, in proportion to the size of ``batch``.
 
     ``total`` counts convolutions and matrix products by the formulas of ``torch.utils.flop_counter``; the rest is small
     in comparison. ``forward`` counts forward passes only: two for each multiply-accumulate of a convolution or matrix
@@ -71,17 +72,22 @@ def count_operations(
     clone = adapter.clone(fuse=False, compile=None)
     batches = clone.options.adapt_every
 
-    def step(meter: AbstractContextManager[Any]) -> None:
+    def step(meter: AbstractContextManager[Any]) -> bool:
+        """Take a step; return whether anything was learned."""
         with warnings.catch_warnings(), meter:
             warnings.simplefilter("ignore", UserWarning)  # the adapter itself warns of collapse and of its inputs
+            learned = []
             for _ in range(batches):
                 clone(batch)
+                learned.append(clone.last.adapted)
+        return any(learned)
 
     if steady:
         step(nullcontext())
         # The step to be counted, once in advance: what it looks up, such as energies of source samples, is then there.
         state = clone.state.snapshot()
-        step(nullcontext())
+        if not step(nullcontext()):
+            state = clone.initial
         clone.state.restore(state)
     counter = OperationCount(clone.networks)
     step(counter)

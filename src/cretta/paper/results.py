@@ -23,7 +23,8 @@ from cretta.paper.item import Item
 from cretta.paper.measured import measured
 from cretta.paper.scale import MAIN, SCALES, Scale
 from cretta.report.groups import METRICS
-from cretta.storage import atomic_write
+from cretta.storage import atomic_write, require_lock
+from cretta.storage.files import make_folder
 
 SUMMARY = "runs.parquet"
 """A row for each run: key, description, cost and provenance as JSON, and the rows of its batches."""
@@ -115,38 +116,45 @@ def copy_results(folder: Path, runs: Iterable[Run], store: Store, context: RunCo
 
 def write_summary(results: Mapping[Run, Result], commands: Mapping[Run, str], folder: Path) -> int:
     """Write results into the summary of a folder, over those that it has; return the bytes of the Parquet file."""
-    merged = read_results(folder) if (folder / SUMMARY).is_file() else {}
-    for run, result in results.items():
-        provenance = {"command": commands[run], **result.provenance}  # of a summary, the first command
-        merged[portable(run)] = dataclasses.replace(result, run=portable(run), provenance=provenance)
-    ordered = sorted(merged.values(), key=lambda result: _text(result.run.describe()))
-    folder.mkdir(parents=True, exist_ok=True)
-    batches = [table_of(result.rows).to_struct_array() for result in ordered]
-    columns: dict[str, Any] = {
-        "key": [result.key for result in ordered],
-        **{name: [_text(_fields(result)[name]) for result in ordered] for name in ("run", "cost", "provenance")},
-        "rows": [batch.to_pylist() for batch in batches],
-    }
-    types = [*(pa.string() for _ in range(4)), pa.list_(batches[0].type)]
-    with atomic_write(folder / SUMMARY) as temporary:
-        table = pa.table(columns, pa.schema(list(zip(columns, types, strict=True))))
-        pq.write_table(table, temporary, compression="zstd", use_dictionary=False, write_statistics=False)
-    with atomic_write(folder / READABLE) as temporary, temporary.open("w", newline="") as file:
-        lines = [_line(result) for result in ordered]
-        writer = csv.DictWriter(file, lines[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-    return (folder / SUMMARY).stat().st_size
+    make_folder(folder)
+    with require_lock(folder / "lock", wait=True):  # commands that export into the same folder take turns
+        merged = read_results(folder) if (folder / SUMMARY).is_file() else {}
+        for run, result in results.items():
+            provenance = {"command": commands[run], **result.provenance}  # of a summary, the first command
+            merged[portable(run)] = dataclasses.replace(result, run=portable(run), provenance=provenance)
+        ordered = sorted(merged.values(), key=lambda result: _text(result.run.describe()))
+        batches = [table_of(result.rows).to_struct_array() for result in ordered]
+        columns: dict[str, Any] = {
+            "key": [result.key for result in ordered],
+            **{name: [_text(_fields(result)[name]) for result in ordered] for name in ("run", "cost", "provenance")},
+            "rows": [batch.to_pylist() for batch in batches],
+        }
+        types = [*(pa.string() for _ in range(4)), pa.list_(batches[0].type)]
+        with atomic_write(folder / SUMMARY) as temporary:
+            table = pa.table(columns, pa.schema(list(zip(columns, types, strict=True))))
+            pq.write_table(table, temporary, compression="zstd", use_dictionary=False, write_statistics=False)
+        with atomic_write(folder / READABLE) as temporary, temporary.open("w", newline="") as file:
+            lines = [_line(result) for result in ordered]
+            writer = csv.DictWriter(file, lines[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(lines)
+        return (folder / SUMMARY).stat().st_size
 
 
 def _read(path: Path) -> list[Result]:
-    table = pq.read_table(path)
     results = []
-    for index in range(len(table)):
-        key, run, cost, provenance = (table[name][index].as_py() for name in table.column_names[:4])
-        rows = rows_of(pa.Table.from_struct_array(table["rows"][index].values))
-        description = Run.from_description(json.loads(run))
-        results.append(Result(key, description, rows, json.loads(cost), json.loads(provenance)))
+    try:
+        table = pq.read_table(path)
+        for index in range(len(table)):
+            key, run, cost, provenance = (table[name][index].as_py() for name in table.column_names[:4])
+            rows = rows_of(pa.Table.from_struct_array(table["rows"][index].values))
+            description = Run.from_description(json.loads(run))
+            results.append(Result(key, description, rows, json.loads(cost), json.loads(provenance)))
+    except (OSError, ValueError, TypeError, KeyError) as error:  # ArrowInvalid is a ValueError
+        raise StateError(
+            f"{path} cannot be read ({str(error).splitlines()[0]}): it is damaged, or of another version of cretta. "
+            "Get it again from version control, or choose another folder."
+        ) from error
     return results
 
 

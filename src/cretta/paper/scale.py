@@ -107,8 +107,8 @@ def scale(name: str) -> Scale:
 def stages(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Return runs in the order in which they count, by title.
 
-    Severity 5 of each dataset comes before milder ones; of each, the main methods as the paper runs them with one seed,
-    then everything else with one seed, then further seeds.
+    Severity 5 of each dataset comes before milder ones. First, with one seed, the main methods as the paper runs them,
+    then everything else, dataset by dataset; then further seeds.
 
     >>> from cretta.data.domains import Domain
     >>> family = SMOKE.family("cifar10")
@@ -117,15 +117,15 @@ def stages(runs: Iterable[Run]) -> dict[str, list[Run]]:
     ['CIFAR10-C, main methods', 'CIFAR10-C, others', 'CIFAR10-C, further seeds',
      'CIFAR10-C below severity 5, main methods', 'CIFAR10-C below severity 5, further seeds']
     """
-    parts: dict[tuple[bool, int, int], list[Run]] = {}
+    parts: dict[tuple[bool, bool, int, int], list[Run]] = {}
     titles: list[str] = []
     for run in runs:
         title = dataset(run.data).title
         titles += [] if title in titles else [title]
-        parts.setdefault((is_mild(run.domains), titles.index(title), _group(run)), []).append(run)
+        parts.setdefault((is_mild(run.domains), run.seed > 0, titles.index(title), _group(run)), []).append(run)
     return {
         f"{titles[title]}{f' below severity {WORST}' if mild else ''}, {_GROUPS[group]}": part
-        for (mild, title, group), part in sorted(parts.items(), key=lambda part: part[0])
+        for (mild, _, title, group), part in sorted(parts.items(), key=lambda part: part[0])
     }
 
 

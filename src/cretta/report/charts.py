@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from cretta.report.content import Chart, Panel, Series
 from cretta.report.styles import Style, styles
+from cretta.storage import atomic_write
 
 Floats = NDArray[np.float64]
 
@@ -59,7 +60,8 @@ _RC_PARAMS: Any = {
 
 def write_chart(chart: Chart, path: Path) -> None:
     """Write a chart; the suffix of ``path`` decides the format."""
-    path.write_bytes(render(chart, path.suffix.lower().removeprefix(".")))
+    with atomic_write(path, sync=False) as temporary:
+        temporary.write_bytes(render(chart, path.suffix.lower().removeprefix(".")))
 
 
 def render(chart: Chart, format: str, *, page_styles: Mapping[str, Style] | None = None) -> bytes:

@@ -78,9 +78,15 @@ def write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless it exists."""
+    with write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 @contextmanager
-def lock(path: Path) -> Iterator[bool]:
-    """Try to lock the file ``path``; yield whether this process holds the lock.
+def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Try to lock the file ``path``, or ``wait`` for it; yield whether this process holds the lock.
 
     The lock ends with the context or with the process, even if that is killed. The file is removed at the end.
     """
@@ -89,7 +95,7 @@ def lock(path: Path) -> Iterator[bool]:
     file_lock = FileLock(path)
     locked = True
     try:
-        file_lock.acquire(timeout=0)
+        file_lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
         locked = False
     except OSError as error:
@@ -107,11 +113,11 @@ def lock(path: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def require_lock(path: Path) -> Iterator[None]:
-    """Hold the lock ``path``; raise :class:`~cretta.errors.BusyError` if another process has it."""
+def require_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock ``path``; raise :class:`~cretta.errors.BusyError` if another process has it, or ``wait``."""
     with ExitStack() as stack:
         with write_errors(path):
-            locked = stack.enter_context(lock(path))
+            locked = stack.enter_context(lock(path, wait=wait))
         if not locked:
             raise BusyError(
                 f"another process is working in {path.parent}; wait until it has finished, or choose another output."

@@ -135,7 +135,7 @@ def collect(due: deque[Task], workers: Workers, store: Store, listener: Listener
         else:
             under_way -= 1
             busy.clear()
-            if task.key not in store:  # the worker cannot write to the folder of this store
+            if store.get(task.key) is None:  # the worker cannot write to the folder of this store
                 store.put(event.result)
             listener.ends(task.run, event.result, stored=event.stored)
             yield task.run, event.result

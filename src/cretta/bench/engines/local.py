@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import signal
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Self, cast
 
 from cretta.bench.engines.worker import Ended, Event, Lost, Task, Work
+from cretta.errors import StateError
 
 
 class LocalWorkers:
@@ -33,7 +36,8 @@ class LocalWorkers:
         """Start a run in a process that has none, or in a new one."""
         pipe = next((pipe for pipe in self._processes if pipe not in self._tasks), None) or self._start()
         self._tasks[pipe] = task
-        pipe.send(task)
+        with suppress(OSError):  # its process has ended: event() reports the task as lost
+            pipe.send(task)
 
     def event(self) -> tuple[Task, Event]:
         """Wait for a message, or for the end of a process."""
@@ -61,6 +65,15 @@ class LocalWorkers:
         return pipe
 
 
+def _portable(error: Exception) -> Exception:
+    """Return the error, or one with its text, if it cannot be sent to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return StateError(f"{type(error).__name__}: {error}")
+    return error
+
+
 def _serve(pipe: Connection, work: Work) -> None:
     """Execute the runs that come through the pipe, until the process at its other end closes it or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends its workers
@@ -72,6 +85,6 @@ def _serve(pipe: Connection, work: Work) -> None:
             except (BrokenPipeError, ConnectionError):
                 return
             except Exception as error:
-                pipe.send(error)
+                pipe.send(_portable(error))
     except (EOFError, OSError):
         return

@@ -21,8 +21,9 @@ COPIES = 4
 """How often the weights of a model are in memory: itself, θ, φ, and weights in the layout of the kernels."""
 LOOPBACK = "127.0.0.1"
 STARTS = 3
-SLOW = "timed out during startup"
-"""What Ray raises after 30 seconds, on a machine that is busy with other work; it is then started again, so often."""
+SLOW = ("timed out during startup", "Timed out waiting for file")
+"""What Ray raises when a part of it does not start in time, on a machine that is busy with other work; it is then
+started again, so often."""
 MANY = 1000
 """Runs that are submitted at most; the cluster starts as many as it has room for."""
 
@@ -64,6 +65,7 @@ class RayWorkers:
             init(self._address, **quiet)
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "300")  # 30 without it
         cores = (self._count or os.cpu_count() or 1) * self._work.threads
         own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": OBJECTS}
         own["_node_ip_address"] = LOOPBACK  # one machine: nothing depends on the name or network of it
@@ -72,7 +74,7 @@ class RayWorkers:
                 init("local", **own, **quiet)
                 return
             except Exception as error:
-                if attempt == STARTS or SLOW not in str(error):
+                if attempt == STARTS or not any(text in str(error) for text in SLOW):
                     raise
 
     def __exit__(self, *_: object) -> None:
