@@ -36,6 +36,7 @@ from cretta.paper.cost import BATCH, gflops
 from cretta.paper.family import WORST, Family
 from cretta.paper.notes import notes
 from cretta.paper.readings import Readings
+from cretta.paper.results import portable_scale
 from cretta.paper.shapes import ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR, METHODS, domains, method_row
 from cretta.paper.verdict import RULE, Claim, Finding, claims, column_count, judge
 from cretta.paper.verdict import verdict as judged
@@ -440,6 +441,18 @@ def main_table(readings: Readings, name: str) -> Table:
     return Table("results", title, "Method", tuple(columns), tuple(rows), notes(readings))
 
 
+def same_images() -> str:
+    """Return accuracy and ECE on CIFAR10-C of all methods that were run on the same few images, for README.md."""
+    scale = portable_scale(paper.scale("quick"), results())
+    table = paper.measured(main_table(Readings(scale, results()), "cifar10"))
+    if not isinstance(table, Table):
+        return NO_RESULTS
+    rows = [row for row in table.rows if row.cells[0].value is not None and not row.label.endswith("†")]
+    pairs = ", ".join(f"{row.label} {figure(row.cells[0])} / {figure(row.cells[1])}" for row in rows)
+    images = f"{scale.family('cifar10').images:,}".replace(",", " ")
+    return f"On the first {images} images of each corruption, the same for all, accuracy / ECE: {pairs}."
+
+
 def tried() -> str:
     """Return the settings of CreTTA that benchmarks/settings.py compared, for docs/choosing.md."""
     path = BENCHMARKS / "settings.json"
@@ -525,6 +538,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "verdict": verdict,
     "when not to use CreTTA": not_to_use,
     "main results": main_results,
+    "methods on the same images": same_images,
     "longer streams": longer_streams,
     "settings that were tried": tried,
     "the chosen setting": chosen,

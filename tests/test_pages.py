@@ -167,8 +167,8 @@ def test_commands_run(page: Path, home: Path) -> None:
                 case ["make", target]:
                     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE), target
                 case ["pip", "install", package]:
-                    extra = re.fullmatch(r"cretta(?:\[(\w+)\])?", package)
-                    assert extra is not None
+                    extra = re.fullmatch(r"(?:cretta|\.)(?:\[(\w+)\])?", package)
+                    assert extra is not None, package
                     assert extra[1] is None or extra[1] in extras
                 case ["ray", "start", *arguments]:
                     assert set(arguments) & {"--head", "--address"}  # started by tests/bench/test_engines.py

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset
 
-from cretta import SourceBuffer
-from cretta.errors import OptionError
+from cretta import SourceBuffer, sampling
+from cretta.errors import ModelError, OptionError
+from cretta.network import Network
 from source_images import (
     ARRAYS,
     CHANNELS_FIRST,
@@ -150,6 +151,29 @@ def test_selection_asks_the_source_model(select: str, training: bool) -> None:
     assert all(p.requires_grad and p.grad is None for p in net.parameters())
     after = net.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_many_images_are_predicted_by_a_faster_network_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, net = dataset(mixed_labels([60, 80, 70, 40])), Net()
+    plain = sampling.confidence(source, net)
+    monkeypatch.setattr(sampling, "MANY", 250)
+    used: list[str] = []
+    run = Network._run
+
+    def recorded(self: Network, *given: Any, **options: Any) -> Tensor:
+        logits = run(self, *given, **options)
+        used.append(self.backend.name)
+        return logits
+
+    monkeypatch.setattr(Network, "_run", recorded)
+    np.testing.assert_allclose(sampling.confidence(source, net), plain, rtol=1e-5)
+    assert len(used) == 2
+    assert "plain" not in used
+
+
+def test_a_model_that_returns_probabilities_is_refused() -> None:
+    with pytest.raises(ModelError, match="before the softmax"):
+        sampling.confidence(dataset([0, 1, 2, 3]), nn.Sequential(Net(), nn.Softmax(-1)))
 
 
 def test_selection_with_inputs_that_are_not_images_in_the_unit_range() -> None:

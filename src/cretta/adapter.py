@@ -39,7 +39,7 @@ class Adapter(Learner, Generic[OptionsT]):
     """Predicts with a copy of ``net`` that adapts to the batches it sees; ``net`` itself never changes.
 
     Call it with a batch to predict and adapt, :meth:`predict` to predict only. A subclass is a method: it states its
-    :class:`Facts` and computes an :class:`Objective` from a batch; see ``CONTRIBUTING.md``.
+    :class:`Facts` and computes an :class:`Objective` from a batch; see ``docs/writing-a-method.md``.
 
     It is a ``torch.nn.Module``. ``parameters()`` are those of the copy; ``state_dict()`` is what evolves: learned
     parameters, optimizer, statistics, memory of the method, random numbers, guard. ``train()`` and ``eval()`` change

@@ -53,11 +53,8 @@ def advise(
     advice.append(Advice("shift", text, f"--method {method} ({reason})" if learns else "--method source"))
     advice.append(_batches(logits, batch_size))
     advice += _calibration(reference)
-    facts = methods.get(method).facts
-    passes = facts.forwards + 2 * facts.backwards
-    cost = (
-        f"a forward pass takes {1000 * seconds:.1f} ms per image here; {method} costs about as much as {passes} of them"
-    )
+    passes = methods.get(method).facts.cost
+    cost = f"a forward pass takes {1000 * seconds:.1f} ms per image here; {method} costs about {passes:.2g} of them"
     advice.append(Advice("cost", cost, f"about {1 / (passes * seconds):.0f} images/s; the guard adds up to a quarter"))
     if method != "source":
         text = "adaptation can do harm that nobody sees without labels"

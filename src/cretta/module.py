@@ -102,7 +102,7 @@ class StatefulModule(nn.Module):
         with self.exclusive():
             records = [network.backend.record() for network in (self.model, *self._frozen.values())]
             kernels = {shape: kernel for record in records for shape, kernel in record.items()}
-            description = {"kind": state.KIND, "kernels": kernels, **self._description()}
+            description = {"kind": state.KIND, "kernels": kernels, **self.description()}
             if self.group is None:
                 tensorfile.write(path, self._snapshot(), description)
             else:
@@ -112,7 +112,7 @@ class StatefulModule(nn.Module):
         """Restore a state that :meth:`save` wrote for the same method and source model."""
         with self.exclusive():
             self._check_weights()
-            snapshot, same_device = state.load(path, self._description())
+            snapshot, same_device = state.load(path, self.description())
             try:
                 self._restore(snapshot, same_device=same_device)
             except StateError as error:
@@ -177,7 +177,7 @@ class StatefulModule(nn.Module):
         if self.options.compile is not None:
             raise OptionError(f"compile={self.options.compile!r}: expected None with several processes; leave it out.")
         with self.exclusive():
-            group.require_same(self._description())
+            group.require_same(self.description())
             snapshot, self.group = self._snapshot(), group
             self._build(self.net)
             self._restore(snapshot)
@@ -203,15 +203,16 @@ class StatefulModule(nn.Module):
         changed = {name: value for name, value in vars(self.options).items() if value != defaults[name]}
         return changed | ({"skip": self.skip} if "skip" in changed else {})
 
-    def _description(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
+        """Return what a state depends on, as a file of it records it: method, weights, buffer, device and options."""
         if self._net_fingerprint is None:
             tensors = {name: value for name, value in self.net.state_dict().items() if isinstance(value, Tensor)}
             self._net_fingerprint = tensorfile.fingerprint(part for entry in tensors.items() for part in entry)
         options = {**dataclasses.asdict(self.options), "statistics": self.statistics}
         return {
             "method": self.name,
-            "source": self._net_fingerprint,
-            "buffer": self.buffer.fingerprint if self.buffer and self.facts.source_data == "required" else None,
+            "weights": self._net_fingerprint,
+            "buffer": self.buffer.fingerprint if self.buffer and self.reads_buffer else None,
             "device": self.device.type,
             "options": json.loads(json.dumps(options)),  # through JSON and back, like the saved ones
         }

@@ -24,8 +24,10 @@ OPTIMIZER_STATE = {"adam": ("step", "exp_avg", "exp_avg_sq"), "sgd": ("momentum_
 """What each optimizer stores per parameter after its first step."""
 FUSED_ON = ("cpu", "cuda")
 """Devices on which PyTorch's optimizers run as one kernel."""
-MUST_MATCH = {"method": "the method", "source": "the source model", "buffer": "the buffer"}
+MUST_MATCH = {"method": "the method", "weights": "the source model", "buffer": "the buffer"}
 """Entries of a state's description that must be the same where it is loaded."""
+OPTIONS_MUST_MATCH = ("optimizer", "statistics", "skip", "calibrate")
+"""Options that decide what a state consists of."""
 
 Snapshot = dict[str, Tensor]
 
@@ -199,7 +201,7 @@ def load(path: str | Path, description: Mapping[str, Any]) -> tuple[Snapshot, bo
                 "adapter it came from, or start without it."
             )
     other = {k: v for k, v in saved.get("options", {}).items() if description["options"].get(k) != v}
-    if "optimizer" in other or "statistics" in other:
+    if other.keys() & set(OPTIONS_MUST_MATCH):
         raise StateError(f"{path} does not fit: it was saved with {other}; build the adapter with the same options.")
     if other:
         warnings.warn(f"{path} was saved with {other}; the options of this adapter stay.", stacklevel=3)

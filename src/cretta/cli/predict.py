@@ -109,6 +109,7 @@ def predict(
     from cretta.data import FileDataset
     from cretta.data.folder import class_file
     from cretta.data.folder import class_names as read_class_names
+    from cretta.data.registry import dataset as registered
     from cretta.methods import get
     from cretta.monitor import Monitor
     from cretta.predict import open_images
@@ -137,7 +138,8 @@ def predict(
             adapter.restore(continue_from)
         advise(batch_advice(adapter, len(dataset), batch_size))
         monitor = Monitor(adapter, samples=200)
-        if buffer == "embedded" and opened.kind != "shipped" and adapter.facts.source_data == "required":
+        cifar = registered("cifar10").class_names
+        if buffer == "embedded" and opened.classes != cifar and adapter.facts.source_data == "required":
             note("the embedded images are of CIFAR-10: use them only with a model that was trained on it.")
         shuffle = order == "random" or (order == "auto" and in_folders(dataset))
         if shuffle and order == "auto":

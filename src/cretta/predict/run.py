@@ -131,18 +131,9 @@ def _check_files(output: Path, overwrite: bool, state: str | Path | None) -> Non
 
 
 def _described(model: Adapter[Any]) -> dict[str, Any]:
-    weights = (part for pair in model.net.state_dict().items() if isinstance(pair[1], Tensor) for part in pair)
     start = (part for pair in sorted(model.state.snapshot().items()) for part in pair)
-    return {
-        "cretta": version("cretta"),
-        "torch": torch.__version__,
-        "method": model.name,
-        "options": dataclasses.asdict(model.options),
-        "weights": tensorfile.fingerprint(weights),
-        "state at the start": tensorfile.fingerprint(start),
-        "buffer": model.buffer.fingerprint if model.buffer is not None and model.reads_buffer else None,
-        "device": model.device.type,
-    }
+    versions = {"cretta": version("cretta"), "torch": torch.__version__}
+    return {**versions, **model.description(), "state at the start": tensorfile.fingerprint(start)}
 
 
 @dataclasses.dataclass
