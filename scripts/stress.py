@@ -1,7 +1,7 @@
 """Run the tests repeatedly, also beside busy loops: no test may depend on the speed of the machine.
 
 Without options, this is what a release needs: the full suite four times, two of them under load, then every test that
-starts, stops or kills a process (`pytest -m process`) thirty times under load, five rounds in each run of pytest. It
+starts, stops or kills a process (`pytest -m process`) thirty times under load, several rounds in each run of pytest. It
 takes hours, and says every minute how far it is. With --log, finished runs are recorded in a file, and the same command
 continues after the last of them, as long as the files under version control are the same. Arguments that are not listed
 here are passed to pytest; without any, it runs on all cores, as `make test` does.
@@ -25,8 +25,6 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PROGRESS = 60.0
 """Seconds between two lines that say how far a run is."""
-TOGETHER = 5
-"""Rounds in one run of pytest: it imports everything once, and no worker waits for the end of a round."""
 # Ends on its own if this process is killed.
 LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
 
@@ -51,12 +49,15 @@ def main() -> int:
     parser.add_argument("--suite", type=int, default=4, help="runs of the full suite (default: %(default)s)")
     parser.add_argument("--loaded", type=int, default=2, help="how many of them under load (default: %(default)s)")
     parser.add_argument("--process", type=int, default=30, help="rounds of the process tests (default: %(default)s)")
+    together = "rounds in one run of pytest, whose workers wait for each other only at its end (default: %(default)s)"
+    parser.add_argument("--together", type=int, default=5, help=together)
     parser.add_argument("--loops", type=int, default=2, help="busy loops that make the load (default: %(default)s)")
     parser.add_argument("--log", type=Path, help="JSON lines of finished runs; continue after the last of them")
     options, others = parser.parse_known_args()
     everything: list[str] = []
     runs = [("full suite", everything, number >= options.suite - options.loaded) for number in range(options.suite)]
-    runs += [_rounds(min(TOGETHER, options.process - done)) for done in range(0, options.process, TOGETHER)]
+    starts = range(0, options.process, options.together)
+    runs += [_rounds(min(options.together, options.process - start)) for start in starts]
     outcomes = _finished_runs(options.log, vars(options) | {"log": None, "others": others})
     for number, (name, selection, loaded) in enumerate(runs[len(outcomes) :], len(outcomes) + 1):
         loops = options.loops if loaded else 0
