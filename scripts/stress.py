@@ -54,6 +54,8 @@ def main() -> int:
     parser.add_argument("--loops", type=int, default=2, help="busy loops that make the load (default: %(default)s)")
     parser.add_argument("--log", type=Path, help="JSON lines of finished runs; continue after the last of them")
     options, others = parser.parse_known_args()
+    if options.together < 1:
+        parser.error(f"--together {options.together}: expected 1 or more rounds in one run of pytest.")
     everything: list[str] = []
     runs = [("full suite", everything, number >= options.suite - options.loaded) for number in range(options.suite)]
     starts = range(0, options.process, options.together)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import sys
 import tomllib
 from functools import partial
@@ -55,6 +56,8 @@ SHORTER = (
     (r"^--install-completion$", "--help"),
 )
 """The same commands with fewer images and a smaller network; completion is tested in tests/cli."""
+TOKEN = secrets.token_hex(32)
+"""Ray keeps the first token that it has read: one for the process, not one for each home folder."""
 
 
 @pytest.fixture
@@ -75,6 +78,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delitem(sys.modules, "net", raising=False)
     monkeypatch.setenv("CRETTA_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     return tmp_path
 
 

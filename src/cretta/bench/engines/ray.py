@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from queue import SimpleQueue
+from tempfile import gettempdir
 from threading import Thread
 from typing import Any, Self
 
@@ -21,9 +22,11 @@ COPIES = 4
 """How often the weights of a model are in memory: itself, θ, φ, and weights in the layout of the kernels."""
 LOOPBACK = "127.0.0.1"
 STARTS = 3
-SLOW = ("timed out during startup", "Timed out waiting for file")
-"""What Ray raises when a part of it does not start in time, on a machine that is busy with other work; it is then
-started again, so often."""
+SLOW = "timed out during startup"
+"""What Ray raises when a node does not start in time, on a machine that is busy with other work; it is then started
+again, so often."""
+SECONDS = "100"
+"""How long Ray waits for the control process of its cluster, in place of 30 s; as long if that process has died."""
 MANY = 1000
 """Runs that are submitted at most; the cluster starts as many as it has room for."""
 
@@ -51,7 +54,10 @@ class RayWorkers:
         except Exception as error:  # Ray raises a bare Exception, too
             reason = str(error).strip().split("\n")[0] or type(error).__name__
             if self._address is None:
-                raise StateError(f"a Ray cluster cannot be started on this machine: {reason}") from error
+                raise StateError(
+                    f"a Ray cluster cannot be started on this machine: {reason.rstrip('.')}. Ray's logs may say why: "
+                    f"session_latest/logs in the folder ray of {gettempdir()}, or of RAY_TMPDIR."
+                ) from error
             raise StateError(
                 f"address={self._address!r}: a Ray cluster cannot be reached there ({reason}); start one by `ray start "
                 "--head`, set RAY_AUTH_MODE=token if it asks for a token, or leave the address out to use this machine."
@@ -65,7 +71,7 @@ class RayWorkers:
             init(self._address, **quiet)
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "300")  # 30 without it
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", SECONDS)
         cores = (self._count or os.cpu_count() or 1) * self._work.threads
         own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": OBJECTS}
         own["_node_ip_address"] = LOOPBACK  # one machine: nothing depends on the name or network of it
@@ -74,7 +80,7 @@ class RayWorkers:
                 init("local", **own, **quiet)
                 return
             except Exception as error:
-                if attempt == STARTS or not any(text in str(error) for text in SLOW):
+                if attempt == STARTS or SLOW not in str(error):
                     raise
 
     def __exit__(self, *_: object) -> None:
