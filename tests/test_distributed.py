@@ -151,6 +151,22 @@ def test_the_example_runs_as_documented(tmp_path: Path) -> None:
     assert int(alone.memory["cursor"]) == 20 % 15
 
 
+LEFT = """
+import atexit, os, tempfile
+import torch.distributed as dist
+from cretta.distributed import join
+atexit.register(lambda: print(dist.is_initialized()))  # called after those that are registered later
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+assert join("gloo").size == 1
+"""
+
+
+def test_a_program_leaves_the_group_at_its_end() -> None:
+    """PyTorch's threads that outlive the interpreter abort the process at times, on a busy machine above all."""
+    done = forks.run([sys.executable, "-c", LEFT], env=ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
 def test_a_rank_that_hangs_is_given_up_after_30_seconds() -> None:
     assert inspect.signature(join).parameters["timeout"].default == TIMEOUT <= 30
 

@@ -15,6 +15,7 @@ pass through a network, such as a penalty on parameters, then counts once.
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +59,14 @@ def join(backend: str | None = None, *, timeout: float = TIMEOUT, check_every: i
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         with _errors():
             dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+        atexit.register(_leave)
     return Group(check_every=check_every)
+
+
+def _leave() -> None:
+    """End the threads of the group, if the program has not: they may abort a process whose interpreter has ended."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @contextmanager

@@ -161,10 +161,10 @@ class Node:
     process: subprocess.Popen[bytes] = dataclasses.field(init=False)
 
     def start(self) -> None:
-        """Return when the node has started. Ray gives up after 30 seconds, however busy the machine is: then again."""
+        """Return when the node has started and its address is written; again if Ray found the machine too slow."""
         limit = time.monotonic() + LONG
         self._launch()
-        while "Ray runtime started" not in (log := self._log.read_text()):
+        while "This command will now block" not in (log := self._log.read_text()):
             assert time.monotonic() < limit, log
             if self.process.poll() is not None:
                 self.end()
