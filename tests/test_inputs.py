@@ -17,7 +17,7 @@ import cretta
 import textbook
 from cretta.data import CORRUPTIONS, corrupt, embedded
 from cretta.errors import BatchError
-from cretta.inputs import FAR, FIRST, InputRange
+from cretta.inputs import ENOUGH, FAR, FIRST, InputRange
 from cretta.method import Facts, Objective
 
 AnyAdapter = cretta.Adapter[Any]
@@ -115,6 +115,16 @@ def test_a_constant_first_batch_is_not_compared() -> None:
     model = made("cretta", SCALES["normalized"])
     assert warned(model, [torch.zeros(8, 3, textbook.SIDE, textbook.SIDE)]) == []
     assert len(warned(model, stream())) == 1
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_batches_of_few_images_are_compared_when_there_are_enough(size: int) -> None:
+    model, few = made("cretta", SCALES["normalized"]), stream(6, size)
+    batches = -(-ENOUGH // size)
+    assert warned(model, few[: batches - 1]) == []
+    (message,) = warned(model, few[batches - 1 :])
+    assert "the buffer was normalized by mean and deviation outside the network" in message
+    assert warned(made("cretta"), few) == []
 
 
 def test_a_warning_made_an_error_changes_nothing() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import cretta
 import textbook
 from cretta.errors import BatchError, ModelError
 from cretta.network import Network, copy_sharing_parameters, logits_of
@@ -247,6 +248,15 @@ def test_log_probabilities_are_no_logits(end: nn.Module, dtype: torch.dtype, cla
             ModelError, match=r"log-probabilities.*expected logits, from before the log_softmax: remove"
         ):
             model(x)
+
+
+@pytest.mark.parametrize(("end", "message"), [(nn.Softmax(1), "probabilities"), (nn.LogSoftmax(1), "log-prob")])
+@pytest.mark.parametrize("method", ["source", "tent"])
+def test_rounded_probabilities_are_no_logits_either(end: nn.Module, message: str, method: str) -> None:
+    x = torch.rand(8, 3, textbook.SIDE, textbook.SIDE, generator=torch.Generator().manual_seed(0))
+    model = cretta.adapt(nn.Sequential(textbook.small_net(), end), method, precision="bfloat16")
+    with pytest.raises(ModelError, match=message):
+        model(x)
 
 
 def test_logits_that_are_no_log_probabilities() -> None:

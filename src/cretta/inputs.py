@@ -68,6 +68,8 @@ class InputRange:
         self.batches = 0
         self._source: Scale | None = None
         self._compared = self._warned = False
+        self._first: Tensor | None = None
+        """The images so far, until there are enough to be compared with the buffer."""
 
     @property
     def reason(self) -> str:
@@ -86,7 +88,7 @@ class InputRange:
         return FAR * math.sqrt(x.numel()) * self.largest.to(torch.promote_types(x.dtype, torch.float32)).clamp(min=1)
 
     def follow(self, x: Tensor) -> None:
-        """Record a batch within the range; compare the first one with the buffer."""
+        """Record a batch within the range; compare the first images with the buffer."""
         if self.buffer is None:
             if self.batches < FIRST and x.is_floating_point():
                 largest = torch.linalg.vector_norm(x, math.inf)
@@ -96,9 +98,13 @@ class InputRange:
             batch = Scale.of(x)
             if batch.deviation == 0:
                 return  # a constant batch, such as black frames, has no scale: wait for the next
-            if self._source.differs(batch, len(x)):
+            if self._first is not None:
+                x = torch.cat([self._first, x])
+                batch = Scale.of(x)
+            if differs := self._source.differs(batch, len(x)):
                 self._warn(f"the buffer's images ({self._source}) and the batch ({batch}) differ in scale", batch)
-            self._compared = True
+            self._compared = differs or len(x) >= ENOUGH
+            self._first = None if self._compared else x.clone()
 
     def warn_far(self, x: Tensor) -> None:
         """Warn of a batch far outside, the first time."""

@@ -208,7 +208,7 @@ class StatefulModule(nn.Module):
         if self._net_fingerprint is None:
             tensors = {name: value for name, value in self.net.state_dict().items() if isinstance(value, Tensor)}
             self._net_fingerprint = tensorfile.fingerprint(part for entry in tensors.items() for part in entry)
-        options = {**dataclasses.asdict(self.options), "statistics": self.statistics}
+        options = {**dataclasses.asdict(self.options), "statistics": self.statistics, "skip": self.skip}
         return {
             "method": self.name,
             "weights": self._net_fingerprint,

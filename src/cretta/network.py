@@ -242,12 +242,14 @@ class Network:
         """Raise if the network's first output cannot be logits."""
         if logits.shape[1] < 2:
             raise ModelError("the network returns one number per sample; expected logits of at least two classes.")
-        if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
+        # Under autocast the rows are rounded to eight bits.
+        tolerance = 1e-4 if self._precision == "full" else 4 * torch.finfo(torch.bfloat16).eps
+        if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < tolerance).all()):
             raise ModelError(
                 "the network returns probabilities (rows that sum to 1); expected logits, from before the softmax: "
                 "remove it from the end of the network."
             )
-        if bool((logits.logsumexp(1).abs() < 1e-4).all()):
+        if bool((logits.logsumexp(1).abs() < tolerance).all()):
             raise ModelError(
                 "the network returns log-probabilities (rows whose logsumexp is 0, as after log_softmax); "
                 "expected logits, from before the log_softmax: remove it from the end of the network."

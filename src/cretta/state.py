@@ -27,7 +27,7 @@ FUSED_ON = ("cpu", "cuda")
 MUST_MATCH = {"method": "the method", "weights": "the source model", "buffer": "the buffer"}
 """Entries of a state's description that must be the same where it is loaded."""
 OPTIONS_MUST_MATCH = ("optimizer", "statistics", "skip", "calibrate")
-"""Options that decide what a state consists of."""
+"""Options that decide what a state consists of, or what its tensors mean."""
 
 Snapshot = dict[str, Tensor]
 

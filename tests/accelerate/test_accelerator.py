@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import cretta
 import textbook
 from cretta.accelerate import accelerator, kernels
 from cretta.accelerate.graph import rewrite
+from cretta.errors import BatchError
 from cretta.models import WideResNet
 from cretta.network import Network, copy_sharing_parameters
 from cretta.normalization import NormStatistics, StreamAverage
@@ -143,6 +145,21 @@ def spoil(monkeypatch: pytest.MonkeyPatch, wrong: str, factor: float) -> None:
             arguments[position].mul_(factor)
 
     monkeypatch.setattr(kernels.Library, "call", call)
+
+
+@needs_kernels
+@pytest.mark.parametrize("network", WITH_KERNELS)
+@pytest.mark.filterwarnings("ignore:a batch .* far outside")
+def test_kernels_are_not_judged_by_values_that_overflow(network: str, caplog: pytest.LogCaptureFixture) -> None:
+    x = image_batch(True)
+    model = cretta.adapt(WITH_KERNELS[network](), "tent")
+    with caplog.at_level(logging.WARNING, "cretta"), contextlib.suppress(BatchError):
+        model(1e30 * x)
+    names = [model.backend.name]
+    model.reset()
+    model(x)
+    assert [*names, model.backend.name] == ["plain", "kernels"]
+    assert not caplog.text
 
 
 @needs_kernels

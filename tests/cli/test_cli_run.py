@@ -116,6 +116,7 @@ def test_streams(arguments: list[str], domains: tuple[str, ...], stream: str) ->
     ("arguments", "said"),
     [
         (["--method", "tnet"], "Did you mean 'tent'"),
+        (["--data", "cifar11"], "tiny-imagenet. Or a folder with train/CLASS/ and test/CLASS/."),
         (["--data", "cifar10", "--root", "nowhere"], "cretta data get cifar10"),
         (["--shift", "rain"], "fog"),
         (["--option", "betta=1"], "beta"),

@@ -166,5 +166,5 @@ def test_arrays_that_are_no_images(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"own\.npy cannot be read"):
         numpy_file(path)
     (tmp_path / "own.txt").write_text("text")
-    with pytest.raises(StateError, match=r"own\.txt cannot be read as a numpy array"):
+    with pytest.raises(StateError, match=r"own\.txt cannot be read as a numpy array \([^.]*\): restore the file\.$"):
         numpy_file(tmp_path / "own.txt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -461,7 +462,7 @@ def vision_transformer(depth: int = 12) -> nn.Module:
 
 
 @pytest.mark.parametrize("names", [(), ("model",), ("module", "backbone")], ids=str)
-def test_a_preset_skips_the_same_layers_of_a_wrapped_network(names: tuple[str, ...]) -> None:
+def test_a_preset_skips_the_same_layers_of_a_wrapped_network(names: tuple[str, ...], tmp_path: Path) -> None:
     """Names are matched by whole components at any depth: ``layer40`` and ``my_layer4`` are others."""
     prefix = "".join(f"{name}." for name in reversed(names))
     net = nn.Module()
@@ -470,6 +471,8 @@ def test_a_preset_skips_the_same_layers_of_a_wrapped_network(names: tuple[str, .
     model = cretta.adapt(wrapped(net, *names), "sar", preset="imagenet")
     assert model.skip == (f"{prefix}layer4",)
     assert {n[len(prefix) :].split(".")[0] for n in model.learnable.names} == {"layer3", "layer40", "my_layer4"}
+    model.save(tmp_path / "state.safetensors")
+    copy.deepcopy(model).restore(tmp_path / "state.safetensors")
     learning = cretta.adapt(wrapped(vision_transformer(), *names), "sar", preset="imagenet_vit").learnable.names
     assert {n[len(prefix) :].rsplit(".", 2)[0] for n in learning} == {f"blocks.{k}" for k in range(9)}
 

@@ -6,8 +6,12 @@ import csv
 import dataclasses
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from unittest.mock import Mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fake_results import everything, result
 from fake_results import results as results_of
@@ -141,15 +145,32 @@ def test_a_damaged_summary_is_an_error_with_a_remedy(tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
-def test_commands_that_write_into_one_summary_take_turns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [pa.ArrowNotImplementedError("unknown type\nmore"), ValueError()])
+def test_a_summary_of_another_arrow_is_an_error_with_a_remedy(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / SUMMARY).touch()
+    monkeypatch.setattr(pq, "read_table", Mock(side_effect=error))
+    with pytest.raises(StateError, match=r"cannot be read \((unknown type|ValueError)\): it is damaged"):
+        read_results(tmp_path)
+
+
+def test_commands_that_write_into_one_summary_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     item = get("cost")
     first, second = ({run: result(run)} for run in item.plan(QUICK)[:2])
     commands = dict.fromkeys([*first, *second], "cretta reproduce cost")
+    elsewhere, asked = tmp_path / "elsewhere", threading.Event()
+    write_summary(first, commands, elsewhere)
+
+    def asking(path: Path, *, wait: bool) -> AbstractContextManager[None]:
+        asked.set()
+        return require_lock(path, wait=wait)
+
+    monkeypatch.setattr("cretta.paper.results.require_lock", asking)
     with require_lock(tmp_path / "lock"):
         other = threading.Thread(target=write_summary, args=(second, commands, tmp_path))
         other.start()
-        other.join(0.2)
-        assert not (tmp_path / SUMMARY).exists()
+        asked.wait()
+        (elsewhere / SUMMARY).rename(tmp_path / SUMMARY)
     other.join()
-    write_summary(first, commands, tmp_path)
     assert set(read_results(tmp_path)) == {portable(run) for run in (*first, *second)}

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 import cretta
 import textbook
 from cretta import BusyError, StateError
+from cretta.serve.snapshots import Snapshots
 from serving import BEARER, adapter, make, pixels, predict, run, running, service_of, until
 
 
@@ -110,6 +112,7 @@ def test_a_full_disk_is_reported_and_serving_goes_on(tmp_path: Path, monkeypatch
                 reset = await client.post("/state/reset", headers=BEARER)
                 assert reset.status_code == 507
                 assert "the reset is done, but not saved: " in reset.json()["error"]
+                assert "the model may be as it was before" in reset.json()["error"]
                 assert "No space left on device" in reset.json()["error"]
                 state = (await client.get("/state", headers=BEARER)).json()
                 assert "No space left on device" in state["snapshot_error"]
@@ -118,6 +121,19 @@ def test_a_full_disk_is_reported_and_serving_goes_on(tmp_path: Path, monkeypatch
             assert (await client.post("/state/snapshot", headers=BEARER)).json()["snapshot_error"] == ""
 
     run(scenario())
+
+
+def test_an_old_snapshot_that_cannot_be_removed_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = cretta.adapt(textbook.small_net(), "tent")
+    snapshots = Snapshots(tmp_path, 1)
+    first = snapshots.save(model, 0, 0)
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+    second = snapshots.save(model, 1, 1)
+    assert snapshots.all() == [second, first]
+    (record,) = [record for record in caplog.records if record.message == "snapshot not removed"]
+    assert record.__dict__["facts"]["snapshot"] == first.name
 
 
 def test_rollback_and_reset(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from cretta.models.open import open_model
 from cretta.storage import tensorfile
 from cretta.training import Progress, Recipe, train, trainer
 from cretta.training.augmix import augmix, jensen_shannon
-from cretta.training.batches import flip_and_crop
+from cretta.training.batches import TrainingBatches, flip_and_crop
 from cretta.training.trainer import evaluate
 
 
@@ -330,6 +331,18 @@ def test_crops_reflect_at_the_border_and_mirror_half_of_the_images() -> None:
     kinds = [possible[tuple(each.flatten().tolist())] for each in found]
     assert 150 < sum(kinds) < 250
     assert len({tuple(each.flatten().tolist()) for each in found}) > 45
+
+
+def test_the_widest_padding_fits_small_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image of 8 pixels has 7 to reflect."""
+    crop = Mock(wraps=flip_and_crop)
+    monkeypatch.setattr("cretta.training.batches.flip_and_crop", crop)
+    whole = small(40)
+    batches = TrainingBatches(
+        ArrayDataset("8 px", whole.images[:, :8, :8], whole.labels, whole.classes), Recipe(epochs=1.0, padding=31)
+    )
+    assert batches.views(0, 8)[0].shape[1:] == (3, 8, 8)
+    assert crop.call_args.args[2] == 7
 
 
 def test_evaluation_is_a_plain_loop() -> None:

@@ -181,7 +181,8 @@ def mapped(file: Path) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise StateError(f"{file} cannot be read as a numpy array ({error}): restore the file.") from error
+        reason = str(error).partition(". If you trust")[0]  # and allow pickles, which are not read here
+        raise StateError(f"{file} cannot be read as a numpy array ({reason}): restore the file.") from error
     if not isinstance(array, np.ndarray):
         raise StateError(f"{file} is not a single numpy array: save it with numpy.save.")
     return array

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from cretta.errors import OptionError
 from cretta.storage import Manifest, atomic_write, require_lock
-from cretta.storage.files import write_errors
+from cretta.storage.files import make_folder, write_errors
 
 MANIFEST = "cretta-make.json"
 _UNFINISHED = ".cretta-make"
@@ -35,8 +35,7 @@ class Output:
     def writing(self, name: str, *, sync: bool = False) -> Iterator[IO[bytes]]:
         """Open a file that appears under ``name`` when all is written; with ``sync`` it survives a system crash."""
         target = self.folder / name
-        with write_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         within = self.folder / _UNFINISHED
         with atomic_write(target, within=within, sync=sync) as temporary, temporary.open("wb") as file:
             yield file
@@ -52,8 +51,7 @@ def open_output(path: str | Path, settings: Mapping[str, Any]) -> Iterator[Outpu
     folder = Path(path)
     remedy = f"To start over, remove {folder} or give another output=…."
     manifest = Manifest(folder / MANIFEST, settings, remedy=remedy, **{"made by": f"cretta {version('cretta')}"})
-    with write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with require_lock(folder / f"{_UNFINISHED}.lock"):
         others = sorted(path.name for path in folder.iterdir() if path.name[0] != ".")
         if manifest.path.exists():

@@ -150,9 +150,10 @@ def _read(path: Path) -> list[Result]:
             rows = rows_of(pa.Table.from_struct_array(table["rows"][index].values))
             description = Run.from_description(json.loads(run))
             results.append(Result(key, description, rows, json.loads(cost), json.loads(provenance)))
-    except (OSError, ValueError, TypeError, KeyError) as error:  # ArrowInvalid is a ValueError
+    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise StateError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}): it is damaged, or of another version of cretta. "
+            f"{path} cannot be read ({reason}): it is damaged, or of another version of cretta. "
             "Get it again from version control, or choose another folder."
         ) from error
     return results

@@ -25,7 +25,7 @@ from cretta.predict.images import has_labels, usable_labels
 from cretta.predict.reader import Reader, UnreadableError
 from cretta.predict.summary import Summary
 from cretta.storage import atomic_write, check_target, require_lock, tensorfile
-from cretta.storage.files import write_errors
+from cretta.storage.files import make_folder
 from cretta.storage.journal import Journal, Position
 
 FORMAT = 2
@@ -104,8 +104,7 @@ def predict(
 def work_folder(output: Path, settings: Mapping[str, Any], *, restart: bool = False) -> Iterator[Journal]:
     """Lock the folder ``<output>.work`` and yield the journal in it; remove the folder if that is empty at the end."""
     folder = output.with_name(f"{output.name}.work")
-    with write_errors(folder):
-        folder.mkdir(exist_ok=True)
+    make_folder(folder)
     with require_lock(folder / "lock"):
         journal = Journal(folder, settings, remedy="To start over, use restart=True.")
         if restart:

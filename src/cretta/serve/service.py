@@ -262,9 +262,8 @@ class Service:
 
     def _save_after(self, command: str) -> None:
         if self._save(command) is None:
-            raise Refusal(
-                507, f"the {command} is done, but not saved: {self.snapshot_error} A restart would undo it; free space."
-            )
+            message = f"the {command} is done, but not saved: {self.snapshot_error}"
+            raise Refusal(507, f"{message} After a restart the model may be as it was before.")
 
     def _save(self, reason: str) -> Snapshot | None:
         """Save a snapshot; a failure is reported, and serving continues."""

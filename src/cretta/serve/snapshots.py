@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cretta.errors import StateError
 from cretta.state import MUST_MATCH, OPTIONS_MUST_MATCH
 from cretta.storage import Manifest, require_lock
-from cretta.storage.files import make_folder, remove_temporary, write_errors
+from cretta.storage.files import make_folder, remove_temporary
 
 if TYPE_CHECKING:
     from cretta.adapter import Adapter
@@ -69,8 +69,10 @@ class Snapshots:
         snapshot = Snapshot(number, batch, step)
         adapter.save(self.folder / snapshot.name)
         for old in self.all()[self.most :]:
-            with write_errors(self.folder / old.name):
+            try:
                 (self.folder / old.name).unlink(missing_ok=True)
+            except OSError as error:  # the new one is written all the same
+                logger.error("snapshot not removed", extra={"facts": {"snapshot": old.name, "error": str(error)}})
         return snapshot
 
     def restore(self, adapter: Adapter[Any], snapshot: Snapshot) -> None:

@@ -44,7 +44,8 @@ class TrainingBatches:
     def views(self, step: int, side: int) -> list[Tensor]:
         """Return the augmented batch of a step, and with the Jensen-Shannon loss two AugMix versions beside it."""
         recipe, generator = self._recipe, self._generator(2 * step + 1)
-        images = flip_and_crop(self.images[self.indices(step)], generator, round(recipe.padding * self.side / 32))
+        padding = min(self.side - 1, round(recipe.padding * self.side / 32))
+        images = flip_and_crop(self.images[self.indices(step)], generator, padding)
         views = [images.float().div_(255)]
         if recipe.jsd:
             views += [augmix(images, generator, severity=recipe.severity) for _ in range(2)]
