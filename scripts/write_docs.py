@@ -35,9 +35,10 @@ from cretta.paper import values
 from cretta.paper.cost import BATCH, gflops
 from cretta.paper.family import WORST, Family
 from cretta.paper.notes import notes
+from cretta.paper.printed import paper_data
 from cretta.paper.readings import Readings
 from cretta.paper.results import portable_scale
-from cretta.paper.shapes import ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR, METHODS, domains, method_row
+from cretta.paper.shapes import ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR, METHODS, domains, method_row, variants
 from cretta.paper.verdict import RULE, Claim, Finding, claims, column_count, judge
 from cretta.paper.verdict import verdict as judged
 from cretta.report.content import Cell, Chart, Column, Row, Table
@@ -288,14 +289,14 @@ def underconfident() -> list[tuple[str, ...]]:
     for row in saved("calibrate"):
         networks.setdefault(row["network"], {})[row["variant"]] = row
     lines = []
-    for name, variants in networks.items():
-        source, changed = variants["source"], variants.get("cretta, calibrate=auto")
+    for name, measured in networks.items():
+        source, changed = measured["source"], measured.get("cretta, calibrate=auto")
         if source["confidence"] < source["accuracy"]:
             text = (
                 f"an underconfident network: mean confidence {100 * source['confidence']:.1f}, "
-                f"with CreTTA {100 * variants['cretta']['confidence']:.1f}"
+                f"with CreTTA {100 * measured['cretta']['confidence']:.1f}"
             )
-            cells = [pair(variants[method]["accuracy"], variants[method]["ECE"]) for method in SIMPLE]
+            cells = [pair(measured[method]["accuracy"], measured[method]["ECE"]) for method in SIMPLE]
             other = f'`calibrate="auto"`: {pair(changed["accuracy"], changed["ECE"])}' if changed else ""
             lines.append((text, f"`{name}`", str(source["images"]), *cells, other, "`calibrate.json`"))
     return lines
@@ -411,7 +412,7 @@ def by_length() -> str:
 
 
 def main_results() -> str:
-    """Return what was measured under corruption on CIFAR10-C and CIFAR100-C, method by method, for README.md."""
+    """Return what was measured under corruption on CIFAR10-C and CIFAR100-C, method by method, for docs/index.md."""
     scale = scale_of("accuracy")
     if scale is None:
         return NO_RESULTS
@@ -442,7 +443,7 @@ def main_table(readings: Readings, name: str) -> Table:
 
 
 def same_images() -> str:
-    """Return accuracy and ECE on CIFAR10-C of all methods that were run on the same few images, for README.md."""
+    """Return accuracy and ECE on CIFAR10-C of all methods that were run on the same few images, for docs/index.md."""
     scale = portable_scale(paper.scale("quick"), results())
     table = paper.measured(main_table(Readings(scale, results()), "cifar10"))
     if not isinstance(table, Table):
@@ -506,8 +507,33 @@ def chosen_parts() -> list[Table]:
     return [part for part in map(paper.measured, shown(CHOSEN)) if isinstance(part, Table)]
 
 
-def chosen_in_short() -> str:
-    """Return whether the chosen setting leads, column by column, for README.md."""
+def in_short() -> str:
+    """Return accuracy and ECE of methods and of both settings of CreTTA, and the cost of a step, for README.md."""
+    scale, parts = scale_of(CHOSEN), chosen_parts()
+    if scale is None or not parts:
+        return NO_RESULTS
+    readings, family = Readings(scale, results()), scale.family("cifar10")
+    rows, streams = variants(paper_data()["items"][CHOSEN]["rows"]), domains(family, "worst", ablation=False)
+    costs = {
+        label: readings.cell(readings.groups(family, variant, streams), gflops("gflops"))
+        for label, variant in rows.items()
+    }
+    columns = [replace(column, group=column.group.partition(",")[0]) for column in parts[0].columns]
+    short = replace(
+        parts[0],
+        title=f"Mean over {len(CORRUPTIONS)} corruptions at severity {WORST}",
+        columns=(*columns, Column(f"GFLOPs per {BATCH} images", digits=0)),
+        rows=tuple(
+            replace(row, cells=tuple(replace(cell, note="") for cell in (*row.cells, costs[row.label])))
+            for row in parts[0].rows
+        ),
+        notes=(),
+    )
+    return markdown(short).strip()
+
+
+def chosen_findings() -> str:
+    """Return whether the chosen setting leads, column by column."""
     words = {(True, False): "significantly ahead", (False, True): "significantly behind"}
     lines = [
         f"- {finding.where}: {figure(finding.row)}, against {figure(finding.rival)} of {finding.name}: "
@@ -520,7 +546,7 @@ def chosen_in_short() -> str:
 def chosen() -> str:
     """Return the chosen setting on the fifteen corruptions, and whether it leads."""
     tables = "\n\n".join(markdown(part).strip() for part in chosen_parts())
-    return f"{tables}\n\nCreTTA, chosen:\n\n{chosen_in_short()}" if tables else chosen_in_short()
+    return f"{tables}\n\nCreTTA, chosen:\n\n{chosen_findings()}" if tables else chosen_findings()
 
 
 def leads(own: Sequence[Cell], other: Sequence[Cell], *, chance: bool = False) -> bool:
@@ -542,7 +568,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "longer streams": longer_streams,
     "settings that were tried": tried,
     "the chosen setting": chosen,
-    "the chosen setting, in short": chosen_in_short,
+    "results in short": in_short,
     **{f"choice: {situation}": partial(choice, situation) for situation in SITUATIONS},
 }
 

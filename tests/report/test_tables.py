@@ -68,6 +68,9 @@ def test_notes_name_a_row_once_if_all_of_it_has_the_note() -> None:
     )
     table = Table("t", "T", "method", tuple(map(Column, ("Acc", "ECE", "mCE"))), rows)
     assert notes(table)[-2:] == ["A; B, Acc: 1 of 3 seeds", "–: not run"]
+    columns = (Column("Acc", "ten"), Column("ECE", "ten"), Column("Acc", "hundred"))
+    row = Row("D", (Cell(1.0, note=one), Cell(1.0, note=one), full))
+    assert notes(Table("t", "T", "method", columns, (rows[1], row)))[-1] == "B, ten, Acc; D, ten: 1 of 3 seeds"
 
 
 def by_methods(best_of: Literal["row", "none"]) -> Table:

@@ -21,11 +21,12 @@ Where = Literal["clean", "worst", "average"]
 BENCHMARKS = ("cifar10", "cifar100", "tiny-imagenet")
 
 
-def _variants(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Variant]:
+def variants(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Variant]:
+    """Return the variants of methods that a table of paper.toml has, by label."""
     return {label: Variant(label, **record) for label, record in records.items()}
 
 
-METHODS = _variants(paper_data()["methods"])
+METHODS = variants(paper_data()["methods"])
 """Those that the main tables compare, by label."""
 SOURCE, BN_ADAPT, TENT, TEA, CRETTA = (METHODS[label] for label in ("Source", "BN Adapt", "TENT", "TEA", "CreTTA"))
 
@@ -72,7 +73,7 @@ def comparison(item: Item, readings: Readings) -> Iterator[Table]:
     The printed numbers are those of the item's first label, if it has any.
     """
     record = paper_data()["items"][item.name]
-    rows = METHODS if record["rows"] == "methods" else _variants(record["rows"])
+    rows = METHODS if record["rows"] == "methods" else variants(record["rows"])
     ablation = not record.get("all_corruptions", False)
     cases = [
         (readings.scale.family(name), QUANTITIES[title], where)

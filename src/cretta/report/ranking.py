@@ -112,14 +112,16 @@ def heading(column: Column) -> str:
 
 
 def notes(table: Table) -> list[str]:
-    """Return what stands below the table: what marks mean, its own notes, and those of cells or of whole rows."""
+    """Return what stands below the table: what marks mean, its own notes, and those of cells, groups or whole rows."""
     by_note: dict[str, list[str]] = {}
     labels = Counter(row.label for row in table.rows)
     for row in table.rows:
-        whole = len({cell.note for cell in row.cells if cell.value is not None}) == 1
-        for column, cell in zip(table.columns, row.cells, strict=True):
+        pairs = list(zip(table.columns, row.cells, strict=True))
+        whole = len({cell.note for _, cell in pairs if cell.value is not None}) == 1
+        for column, cell in pairs:
             if cell.note:
-                titles = () if whole else (column.group, column.title)
+                beside = {other.note for same, other in pairs if same.group == column.group and other.value is not None}
+                titles = () if whole else (column.group, "" if column.group and len(beside) == 1 else column.title)
                 where = ", ".join(filter(None, (row.group if labels[row.label] > 1 else "", row.label, *titles)))
                 by_note.setdefault(cell.note, []).append(MISSING if cell.value is None else where)
     below = (f"{'; '.join(dict.fromkeys(cells))}: {note}" for note, cells in by_note.items())
