@@ -38,7 +38,7 @@ def model() -> Any:
 
 
 def test_a_step_is_plain_sgd_with_nesterov_momentum_and_decay_of_matrices_only(tmp_path: Path) -> None:
-    recipe = Recipe(epochs=0.6, batch_size=20, augmix=0.0, padding=0, progressive=0, lr=0.1)  # three steps
+    recipe = Recipe(epochs=0.6, batch_size=20, augmix=0.0, padding=0, progressive=0, lr=0.1, backend="plain")  # 3 steps
     dataset = small()
     trained, plain = model(), model()
     train(dataset, trained, recipe, tmp_path / "out.safetensors")
@@ -76,7 +76,7 @@ def test_it_learns_what_it_is_shown(tmp_path: Path) -> None:
     result = train(
         shown,
         trained,
-        Recipe(epochs=40, batch_size=20, augmix=0.0, padding=0, progressive=0, lr=0.1),
+        Recipe(epochs=40, batch_size=20, augmix=0.0, padding=0, progressive=0, lr=0.1, backend="plain"),
         tmp_path / "out.safetensors",
         test=shown,
     )
@@ -260,14 +260,14 @@ def test_another_training_does_not_take_the_checkpoint(tmp_path: Path) -> None:
 
     path = tmp_path / "out.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        train(small(), model(), Recipe(epochs=1, batch_size=20), path, progress=stop)
+        train(small(), model(), Recipe(epochs=1, batch_size=20, backend="plain"), path, progress=stop)
     before = Path(f"{path}.checkpoint").read_bytes()
     with pytest.raises(StateError, match=r"epochs was 1\.0 and is 2\.0"):
-        train(small(), model(), Recipe(epochs=2, batch_size=20), path)
+        train(small(), model(), Recipe(epochs=2, batch_size=20, backend="plain"), path)
     with pytest.raises(StateError, match="another model"):
-        train(small(), build("resnet-8-8"), Recipe(epochs=1, batch_size=20), path)
+        train(small(), build("resnet-8-8"), Recipe(epochs=1, batch_size=20, backend="plain"), path)
     with pytest.raises(StateError, match="images was 100 and is 90"):
-        train(small(90), model(), Recipe(epochs=1, batch_size=20), path)
+        train(small(90), model(), Recipe(epochs=1, batch_size=20, backend="plain"), path)
     assert Path(f"{path}.checkpoint").read_bytes() == before
 
 
@@ -284,7 +284,12 @@ def test_two_trainings_of_one_output_do_not_overwrite_each_other(tmp_path: Path)
 
 def test_a_loss_that_is_not_finite_stops_with_advice(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="smaller lr"):
-        train(small(), model(), Recipe(epochs=20, batch_size=20, lr=1e9, warmup=0.0), tmp_path / "out.safetensors")
+        train(
+            small(),
+            model(),
+            Recipe(epochs=20, batch_size=20, lr=1e9, warmup=0.0, backend="plain"),
+            tmp_path / "out.safetensors",
+        )
 
 
 @pytest.mark.parametrize(
