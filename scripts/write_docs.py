@@ -518,13 +518,20 @@ def in_short() -> str:
         label: readings.cell(readings.groups(family, variant, streams), gflops("gflops"))
         for label, variant in rows.items()
     }
-    columns = [replace(column, group=column.group.partition(",")[0]) for column in parts[0].columns]
+    severity = f", severity {WORST}"
+    groups = {f"{scale.family(name).title}{severity}" for name in ("cifar10", "cifar100")}  # with all corruptions
+    kept = [index for index, column in enumerate(parts[0].columns) if column.group in groups]
+    columns = [
+        replace(parts[0].columns[index], group=parts[0].columns[index].group.removesuffix(severity)) for index in kept
+    ]
     short = replace(
         parts[0],
         title=f"Mean over {len(CORRUPTIONS)} corruptions at severity {WORST}",
         columns=(*columns, Column(f"GFLOPs per {BATCH} images", digits=0)),
         rows=tuple(
-            replace(row, cells=tuple(replace(cell, note="") for cell in (*row.cells, costs[row.label])))
+            replace(
+                row, cells=tuple(replace(cell, note="") for cell in (*(row.cells[i] for i in kept), costs[row.label]))
+            )
             for row in parts[0].rows
         ),
         notes=(),

@@ -339,21 +339,25 @@ def test_with_all_results_nothing_is_missing(scale: Scale) -> None:
                 assert all(panel.series for panel in entry.panels), name
 
 
-def test_the_chosen_setting_runs_on_all_corruptions_of_both_datasets_and_has_no_printed_numbers() -> None:
+def test_the_chosen_setting_runs_on_every_benchmark_and_on_another_network_and_has_no_printed_numbers() -> None:
     item = get("chosen-setting")
     changed = [run for run in item.plan(DAY) if run.options and run.method == "cretta"]
     others = [run for run in item.plan(DAY) if run.options and run.method != "cretta"]
     assert {(run.method, run.options) for run in others} == {("tent", (("lr", 3e-3),))}
-    assert {(run.data, dict(run.options)["reference"]) for run in changed} == {
-        ("cifar10", "batch"),
-        ("cifar100", "batch"),
+    names = ("cifar10", "cifar10-resnet", "cifar100", "tiny-imagenet")
+    families = [DAY.family(name) for name in names]
+    assert {dict(run.options)["reference"] for run in changed} == {"batch"}
+    assert {(run.model, run.preset, dict(run.options)["lr"]) for run in changed} == {
+        (family.model, family.record.preset, 3e-3) for family in families
     }
-    assert {(run.preset, dict(run.options)["lr"]) for run in changed} == {("cifar10", 3e-3), ("cifar100", 3e-3)}
-    for data in ("cifar10", "cifar100"):
+    for family in families:
+        expected = CORRUPTIONS if family.name != "tiny-imagenet" else ("gaussian_noise", "fog", "jpeg_compression")
         for runs in (changed, others):
-            assert {run.domains for run in runs if run.data == data} == {(Domain(name, 5),) for name in CORRUPTIONS}
+            own = [run for run in runs if run.model == family.model]
+            assert {run.domains for run in own} == {(Domain(name, 5),) for name in expected}
+    own = {run for run in item.plan(DAY) if run.model == DAY.family("cifar10-resnet").model}
     # What others need is not run again for it.
-    assert set(item.plan(DAY)) - {*changed, *others} < set(get("accuracy").plan(DAY))
+    assert set(item.plan(DAY)) - {*changed, *others} - own < set(get("accuracy").plan(DAY))
     drawn = table("chosen-setting", item.show(results(item.plan(SMOKE)), SMOKE))
     assert {cell.printed for row in drawn.rows for cell in row.cells} == {None}
     assert all(cell.value is not None for row in drawn.rows for cell in row.cells)

@@ -31,6 +31,8 @@ class Family:
     """What ``open_model`` takes; {models} and {source} stand for a folder and for the source domain."""
     network: str
     """The network in words."""
+    heading: str = ""
+    """Its title in tables, where it is not that of the dataset."""
     train: str = ""
     """The command that trains the network, where it is a file; {root} and {models} stand for folders."""
     fallback: str = ""
@@ -77,8 +79,8 @@ class Family:
 
     @property
     def title(self) -> str:
-        """The shifted dataset as the paper calls it."""
-        return self.record.title
+        """The shifted dataset as the paper calls it, or the heading."""
+        return self.heading or self.record.title
 
     def run(
         self,

@@ -14,4 +14,4 @@ def _network(classes: int) -> Classifier:
         return build("resnet-8", classes=classes)
 
 
-cifar100, tiny_imagenet, pacs = (partial(_network, classes) for classes in (100, 200, 7))
+cifar10, cifar100, tiny_imagenet, pacs = (partial(_network, classes) for classes in (10, 100, 200, 7))
