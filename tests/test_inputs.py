@@ -80,10 +80,18 @@ def test_a_buffer_of_another_size_is_refused(method: str) -> None:
 @pytest.mark.parametrize(
     ("buffer", "batch", "cause"),
     [
-        ("0 to 255", "0 to 1", "the buffer is on the scale 0 to 255, the other is not: divide it by 255"),
+        ("0 to 255", "0 to 1", "the buffer is on the scale 0 to 255, and the batch is not: divide it by 255"),
         ("0 to 255", "normalized", "the buffer is on the scale 0 to 255"),
-        ("0 to 1", "normalized", "the batch was normalized by mean and deviation outside the network"),
-        ("normalized", "0 to 1", "the buffer was normalized by mean and deviation outside the network"),
+        (
+            "0 to 1",
+            "normalized",
+            "the batch was normalized by mean and deviation outside the network, and the buffer was not",
+        ),
+        (
+            "normalized",
+            "0 to 1",
+            "the buffer was normalized by mean and deviation outside the network, and the batch was not",
+        ),
     ],
 )
 def test_a_buffer_on_another_scale_is_warned_of_once(buffer: str, batch: str, cause: str) -> None:

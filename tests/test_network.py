@@ -159,6 +159,7 @@ def test_double_logits_stay_double() -> None:
         (torch.zeros(2, 4), r"shape \(2, 4\) for a batch of 3"),
         (torch.zeros(3, 4, 1), r"shape \(3, 4, 1\)"),
         (torch.zeros(()), r"shape \(\)"),
+        ((torch.zeros(()), torch.zeros(3, 4)), r"begins with a tensor of shape \(\).* returns its logits first"),
     ],
 )
 def test_what_holds_no_logits_is_refused(output: object, message: str) -> None:

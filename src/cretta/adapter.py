@@ -100,7 +100,7 @@ class Adapter(Learner, Generic[OptionsT]):
         if self.options.guard is not None and self.facts.updates == "nothing":
             raise OptionError(
                 f"guard={self.options.guard.action!r}: a guard monitors the effect of learning on the model, and "
-                f"{self.name} learns nothing. Leave guard out, or use a method that learns, such as 'tent' or 'cretta'."
+                f"{self.name} learns nothing. Use guard=None, or a method that learns, such as 'tent' or 'cretta'."
             )
         if buffer is None and self.reads_buffer:
             raise BufferRequired(

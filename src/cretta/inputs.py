@@ -146,10 +146,11 @@ def _cause(source: Scale, batch: Scale) -> str:
     for kind, cause in (
         (
             "0 to 255",
-            "is on the scale 0 to 255, the other is not: divide it by 255 (a buffer reads bytes as [0, 1])",
+            "is on the scale 0 to 255, and the {other} is not: divide it by 255 (a buffer reads bytes as [0, 1])",
         ),
-        ("normalized", "was normalized by mean and deviation outside the network, and the other was not"),
+        ("normalized", "was normalized by mean and deviation outside the network, and the {other} was not"),
     ):
         if kind in kinds and len(kinds) > 1:
-            return f"Likely, the {'batch' if batch.kind == kind else 'buffer'} {cause}."
+            one, other = ("batch", "buffer") if batch.kind == kind else ("buffer", "batch")
+            return f"Likely, the {one} {cause.format(other=other)}."
     return "Likely, they were prepared in different ways."

@@ -120,9 +120,15 @@ def logits_of(output: object, batch: int) -> Tensor:
             "its logits."
         )
     if logits.dim() != 2 or logits.shape[0] != batch:
+        first = isinstance(output, tuple) and logits is output[0]
         raise ModelError(
-            f"the network returned logits of shape {tuple(logits.shape)} for a batch of {batch}; expected "
-            f"({batch}, classes). If the input lacked its batch dimension, add it with x.unsqueeze(0)."
+            f"the network returned {'a tuple that begins with a tensor' if first else 'logits'} of shape "
+            f"{tuple(logits.shape)} for a batch of {batch}; expected {'logits ' if first else ''}({batch}, classes). "
+            + (
+                "Wrap the network so that it returns its logits first."
+                if first
+                else "If the input lacked its batch dimension, add it with x.unsqueeze(0)."
+            )
         )
     if not logits.is_floating_point():
         raise ModelError(

@@ -197,8 +197,8 @@ def load(path: str | Path, description: Mapping[str, Any]) -> tuple[Snapshot, bo
             # Eight of a fingerprint's 64 digits are enough for a reader.
             before, now = (f"{v!s:.8}…" if len(str(v)) == 64 else repr(v) for v in (saved.get(key), description[key]))
             raise StateError(
-                f"{path} does not fit: {what} was {before} when it was saved and is {now} here. Restore it into the "
-                "adapter it came from, or start without it."
+                f"{path} does not fit: {what} was {before} when it was saved and is {now} here. Restore it with the "
+                f"same {what.removeprefix('the ')}, or start without it."
             )
     other = {k: v for k, v in saved.get("options", {}).items() if description["options"].get(k) != v}
     if other.keys() & set(OPTIONS_MUST_MATCH):

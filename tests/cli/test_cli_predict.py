@@ -195,7 +195,7 @@ def test_rows_are_those_of_a_plain_loop(tmp_path: Path, home: Path) -> None:
         assert [row["energy"] for row in mine] == cretta.energy(logits).tolist()
     assert [row["confidence"] for row in table] == confidences
     assert f"{100 * np.mean(confidences):.1f}" in told
-    for word in ("images", "110", "4 of them adapted to", "class", "images/s", "predictions.parquet"):
+    for word in ("images", "110", "adapted to 4", "class", "images/s", "predictions.parquet"):
         assert word in told
     assert "\naccuracy" not in told
     assert max(map(len, told.splitlines())) <= 80
@@ -208,7 +208,7 @@ def test_out_of_the_box(tmp_path: Path) -> None:
     for number in range(9):
         Image.fromarray(test.images[number]).save(tmp_path / "photos" / f"{number}.png")
     command = [tmp_path / "photos", "--model", "wrn-40-2-cifar10", "--buffer", "embedded"]
-    assert "1, 1 of them adapted to" in done(*command, "--output", tmp_path / "out.parquet")
+    assert "1, adapted to 1" in done(*command, "--output", tmp_path / "out.parquet")
     source = cretta.SourceBuffer.sample(embedded("train"), size=1000)
     model = cretta.adapt(cretta.models.load("wrn-40-2-cifar10"), "cretta", buffer=source)
     table = pq.read_table(tmp_path / "out.parquet").to_pylist()
@@ -360,10 +360,16 @@ def test_the_order_of_classes_is_the_models_or_that_of_a_file(tmp_path: Path) ->
         (["lost"], "lost is not there"),
         (
             ["photos", "--labels", "yes"],
-            "and no class folders, so there are no labels: move the images into one folder per class",
+            "and no class folders, so there are no labels: move the images into one folder per class.",
         ),
         (["cli_net.py"], "a file of another kind"),
         (["--model", "lost"], "wrn-40-2-cifar10"),
+        (
+            ["--model", "lost"],
+            "Give one of these, a checkpoint, timm:NAME, torchvision:NAME, hf:NAME, or module:callable.",
+        ),
+        (["--method", "source", "--guard", "rollback"], "Use no --guard, or a method that learns"),
+        (["--option", "seed=1", "--seed", "2"], "--seed and --option seed=… set the same option; give one of them."),
         (["--model", "lost:make"], "cannot be imported"),
         (["--model", "cli_net:lost"], "cannot be imported"),
         (["--model", "source.safetensors"], "--architecture wrn-40-2 and --classes 10"),
@@ -387,7 +393,7 @@ def test_the_order_of_classes_is_the_models_or_that_of_a_file(tmp_path: Path) ->
         (["--statistics", "mean"], "'moving', 'auto' (what BatchNorm normalizes with"),
         (
             ["--guard", "shout"],
-            "one of 'warn', 'fallback', 'rollback', 'reset' (what to do when adaptation does harm).",
+            "unknown --guard 'shout'. Allowed: fallback, off, reset, rollback, warn.",
         ),
         (["--seed", "-1"], "--seed"),
         (["--batch-size", "0"], "cretta: --batch-size 0: expected an integer, at least 1."),

@@ -138,6 +138,15 @@ def test_a_folder_of_ones_own(tmp_path: Path, mine: str) -> None:
         (["embedded", "--epochs", "1", "--save-every", "-1"], "--save-every -1: expected a number, at least 0."),
         (["embedded", "--epochs", "1", "--device", "tpu"], "--device tpu: expected auto, cpu"),
         (["cifar10", "--epochs", "1", "--root", "nowhere"], "cretta data get cifar10"),
+        (["embedded", "--epochs", "1", "--size", "64"], "--size: the images of embedded are of 32x32; leave it out."),
+        (
+            ["embedded", "--epochs", "1", "--batch-size", "2000"],
+            "--batch-size 2000: cifar10 has only 1000 images; give a smaller number.",
+        ),
+        (
+            ["embedded", "--epochs", "1", "--batch-size", "951", "--holdout", "50"],
+            "--batch-size 951: cifar10 has only 950 images besides --holdout 50; give a smaller number.",
+        ),
     ],
 )
 def test_bad_requests_get_a_message_and_leave_nothing(arguments: list[str], said: str, tmp_path: Path) -> None:

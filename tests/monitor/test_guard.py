@@ -216,7 +216,7 @@ def test_off_by_default_and_one_forward_each_of_both_references_when_on(method: 
 @pytest.mark.parametrize("method", ["source", "bn_adapt"])
 def test_what_does_not_learn_takes_no_guard(method: str) -> None:
     for guard in ("warn", Guard(action="rollback")):
-        with pytest.raises(OptionError, match=rf"guard='(warn|rollback)'.*{method} learns nothing.*Leave guard out"):
+        with pytest.raises(OptionError, match=rf"guard='(warn|rollback)'.*{method} learns nothing.*Use guard=None"):
             adapt(trained(), method, guard=guard)
     assert adapt(trained(), method, guard=None).options.guard is None
 

@@ -163,6 +163,13 @@ def test_curves_are_the_measures_of_the_rows_so_far(tmp_path: Path) -> None:
     assert sum(run["bins"][2]) == sum(row.right for row in rows)
 
 
+def test_one_of_a_kind_is_counted_in_the_singular(tmp_path: Path) -> None:
+    write_page([made_result("cretta", ("fog/5", "snow/5"))], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    for name, count in (("run", 1), ("method", 1), ("dataset", 1), ("shifts", 2), ("seed", 1)):
+        assert f"<dt>{name}</dt><dd>{count}</dd>" in page
+
+
 def test_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
     write_page([made_result("source")], tmp_path / "page.html")
     run = data_of(tmp_path / "page.html")["groups"][0]["runs"][0]

@@ -16,7 +16,7 @@ from cretta.bench import BatchRow, Result
 from cretta.report.content import Cell, Column, Row, Table, cell
 from cretta.report.groups import CALIBRATION, METRICS, Group, grouped
 from cretta.report.page.payload import table_payload
-from cretta.report.ranking import MEANING, NO_BEST, marks, notes
+from cretta.report.ranking import MEANING, MEANING_OF_STAR, NO_BEST, marks, notes
 from cretta.report.spread import blocks_of, margin
 from cretta.report.summary import summary_tables
 from cretta.report.tables import csv, markdown
@@ -189,6 +189,16 @@ def test_every_renderer_has_the_same_marks_and_says_what_they_mean() -> None:
     text = console.export_text(styles=True)
     assert "\x1b[1m77.00\x1b[0m" in text
     assert "\x1b[1m77.25\x1b[0m" in text
+    file = io.StringIO()
+    Console(width=200, file=file).print(terminal(table, 200, bold=False))
+    lines = [line.split() for line in file.getvalue().splitlines()]
+    assert [line[1] for line in lines if line and line[0] in ("source", "tent", "cretta")] == [
+        "50.00",
+        "77.00*",
+        "77.25*",
+    ]
+    assert MEANING_OF_STAR in file.getvalue()
+    assert "Bold" not in file.getvalue()
     assert "paired t-test over batches and seeds, 5 %" in MEANING
     assert payload["notes"] == [MEANING]
     assert MEANING in text

@@ -55,7 +55,7 @@ def build(
     """
     from cretta.augment import AUGMENTATIONS
     from cretta.buffer import SourceBuffer
-    from cretta.cli.datasets import NAMED
+    from cretta.cli.datasets import NAMED, without_size
     from cretta.data.registry import DATASETS
     from cretta.predict import open_images
 
@@ -64,11 +64,9 @@ def build(
     share = parse.share_or_count(size)
     if dataset not in NAMED:
         images = open_images(dataset, size=parse.size(image_size, "--image-size"))
-    elif image_size is None:
-        images = DATASETS[dataset].open("train", root, None)
     else:
-        side = DATASETS[dataset].side
-        raise OptionError(f"--image-size: the images of {dataset} are of {side}x{side}; leave it out.")
+        without_size(dataset, "--image-size", image_size)
+        images = DATASETS[dataset].open("train", root, None)
     buffer = SourceBuffer.sample(images, share, seed=seed, augment=augment)
     buffer.save(output)
     print_table(_facts(buffer, output))

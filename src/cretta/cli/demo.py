@@ -58,7 +58,7 @@ def demo(
         f"{images} CIFAR-10 test images per shift, severity {severity}, batches of {runs[0].batch_size}, seed {seed}"
     )
     write_chart(demonstration.chart(groups, title), output)
-    console.print(terminal(demonstration.table(groups, title), console.width))
+    console.print(terminal(demonstration.table(groups, title), console.width, bold=console.is_terminal))
     if not shift:
         console.print("", *demonstration.findings(groups), sep="\n")
     say(f"\nFigure: {output}")

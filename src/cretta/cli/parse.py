@@ -92,7 +92,16 @@ def model(
     )
 
 
-def options(method: str, pairs: Sequence[str], **others: str | None) -> dict[str, Any]:
+def guard(text: str | None) -> str | None:
+    """Return the action of --guard; None where it is off or left out."""
+    from cretta.monitor.guard import ACTIONS
+
+    if text is not None:
+        known("--guard", text, (*ACTIONS, "off"))
+    return None if text == "off" else text
+
+
+def options(method: str, pairs: Sequence[str], **others: str | int | None) -> dict[str, Any]:
     """Return ``key=value`` pairs as options of a method, with the types that the method declares.
 
     ``others`` are options of the method that the command has options for; None where they are not used.

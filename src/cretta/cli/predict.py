@@ -124,11 +124,12 @@ def predict(
     known("--order", order, ORDERS)
     if keep_state is not None and keep_state.suffix.lower() != ".safetensors":
         raise OptionError(f"--keep-state {keep_state}: expected a name that ends in .safetensors.")
+    action = parse.guard(guard)
     if guard is None and not any(text.startswith("guard=") for text in option or []):
-        guard = "rollback" if get(method).facts.updates != "nothing" else None
-    elif guard == "off":
-        guard = None
-    options = {"seed": seed, **parse.options(method, option or [], statistics=statistics, guard=guard)}
+        action = "rollback" if get(method).facts.updates != "nothing" else None
+    # A seed of 0 is the default: --option sets another one.
+    chosen = parse.options(method, option or [], statistics=statistics, guard=action, seed=seed or None)
+    options = {"seed": seed, **chosen}
     with collapses_as_notes():
         opened = parse.model(model, architecture, classes, mean, std, device)
         names = opened.classes if class_names is None else read_class_names(class_names)
@@ -210,7 +211,7 @@ def _facts(summary: Summary, *, learns: bool) -> Iterator[tuple[str, str]]:
     """Yield the rows of the table that is printed at the end."""
     unreadable = f", {summary.unreadable} of them could not be read" if summary.unreadable else ""
     yield "images", f"{summary.images}{unreadable}"
-    yield "batches", f"{summary.batches}{f', {summary.adapted} of them adapted to' if learns else ''}"
+    yield "batches", f"{summary.batches}{f', adapted to {summary.adapted}' if learns else ''}"
     for reason, times in summary.notes.most_common(3):
         yield "", f"{times} × {reason}"
     yield "mean confidence %", f"{100 * summary.mean_confidence:.1f}"

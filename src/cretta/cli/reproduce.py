@@ -190,7 +190,7 @@ def _write(drawn: list[Table | Chart], results: dict[Run, Result], folder: Path,
     for part in content:
         (first, *_) = write_files([part], folder)
         if isinstance(part, Table):
-            console.print(terminal(part, console.width))
+            console.print(terminal(part, console.width, bold=console.is_terminal))
         else:
             say(f"{part.title}: {first}")
     page = folder / f"{name}.html"

@@ -106,4 +106,4 @@ def run(
             note_order(Path(data), folders)
     results = execute(runs, Store(store), context, chosen)
     for table in summary_tables(grouped(results.values())):
-        console.print(terminal(table, console.width))
+        console.print(terminal(table, console.width, bold=console.is_terminal))

@@ -121,7 +121,8 @@ def serve(
             f"--host {host}: other machines can reach this address, so a token is required: give --token-file FILE or "
             "set CRETTA_TOKEN."
         )
-    chosen = parse.options(method, option or [], statistics=statistics, guard=None if guard == "off" else guard)
+    action = parse.guard(guard)
+    chosen = parse.options(method, option or [], statistics=statistics, guard=action, seed=seed or None)
     options = {"seed": seed, **service_options(method, chosen, preset, guarded=guard != "off")}
     opened = parse.model(model, architecture, classes, mean, std, device)
     # The embedded images are of CIFAR-10: a model of other classes needs its own.

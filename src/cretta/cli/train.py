@@ -191,12 +191,13 @@ def _results(trained: Trained, testing: ImageDataset | None) -> str:
 
 def _datasets(settings: dict[str, Any]) -> tuple[ImageDataset, ImageDataset | None]:
     """Return the training images, and the test images if there are any."""
-    from cretta.cli.datasets import NAMED
+    from cretta.cli.datasets import NAMED, without_size
     from cretta.data import image_folder
     from cretta.data.registry import DATASETS
 
     name, root, size = settings["dataset"], Path(settings["root"]) if settings["root"] else None, settings["size"]
     if name in NAMED:
+        without_size(name, "--size", size)
         record = DATASETS[name]
         return record.open("train", root, None), record.open("test", root, None)
     if not Path(name).is_dir():

@@ -52,7 +52,7 @@ def image_folder(
     if not folders and flat:
         raise StateError(
             f"{root} holds images ({len(flat)}) and no class folders, so there are no labels: move the images into one "
-            "folder per class, or read them without labels."
+            "folder per class."
         )
     if not folders:
         raise StateError(f"{root} holds neither images ({_EXTENSIONS}) nor folders of them: give another folder.")

@@ -91,7 +91,7 @@ def _shipped(spec: str, values: Normalization) -> OpenedModel:
     if spec not in names():
         raise OptionError(
             f"no model {spec!r}: it is not a file, and models shipped with weights are {', '.join(names())}. Give one "
-            "of these, a checkpoint, or module:callable."
+            "of these, a checkpoint, timm:NAME, torchvision:NAME, hf:NAME, or module:callable."
         )
     if values is not None:
         raise OptionError(f"mean and std: {spec} normalizes its images itself; leave them out.")

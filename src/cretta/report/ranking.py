@@ -17,8 +17,11 @@ MarkedRows = list[tuple[str, list[tuple[Row, tuple[bool, ...]]]]]
 MISSING = "–"
 ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
 TEST = "paired t-test over batches and seeds, 5 %"
-MEANING = f"Bold: the best and all that do not differ significantly from it ({TEST})."
-NO_BEST = f"Nothing is bold: no difference is significant ({TEST})."
+STAR = "*"
+"""Marks the best numbers where text cannot be bold."""
+_BEST = f"the best and all that do not differ significantly from it ({TEST})."
+MEANING, MEANING_OF_STAR = f"Bold: {_BEST}", f"{STAR} {_BEST}"
+NO_BEST = f"No number is marked as best: no difference is significant ({TEST})."
 
 OTHER_IMAGES = "Methods on fewer images are not ranked."
 
@@ -111,7 +114,7 @@ def heading(column: Column) -> str:
     return column.title + ARROWS[column.better]
 
 
-def notes(table: Table) -> list[str]:
+def notes(table: Table, *, bold: bool = True) -> list[str]:
     """Return what stands below the table: what marks mean, its own notes, and those of cells, groups or whole rows."""
     by_note: dict[str, list[str]] = {}
     labels = Counter(row.label for row in table.rows)
@@ -125,12 +128,12 @@ def notes(table: Table) -> list[str]:
                 where = ", ".join(filter(None, (row.group if labels[row.label] > 1 else "", row.label, *titles)))
                 by_note.setdefault(cell.note, []).append(MISSING if cell.value is None else where)
     below = (f"{'; '.join(dict.fromkeys(cells))}: {note}" for note, cells in by_note.items())
-    return [*_meaning(table), *table.notes, *below]
+    return [*_meaning(table, MEANING if bold else MEANING_OF_STAR), *table.notes, *below]
 
 
-def _meaning(table: Table) -> list[str]:
+def _meaning(table: Table, meaning: str) -> list[str]:
     if any(map(any, marks(table))):
-        return [MEANING if all(row.compared for row in table.rows) else f"{MEANING} {OTHER_IMAGES}"]
+        return [meaning if all(row.compared for row in table.rows) else f"{meaning} {OTHER_IMAGES}"]
     compared = (len(_numbers(table, pool)) > 1 for pool in _pools(table))
     return [NO_BEST] if any(compared) else []
 

@@ -12,19 +12,22 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from cretta.report.content import Table
-from cretta.report.ranking import MarkedRows, brackets, cell_parts, heading, marked_rows, notes
+from cretta.report.ranking import STAR, MarkedRows, brackets, cell_parts, heading, marked_rows, notes
 
 LEAST_LABEL = 8
 GAP = 3
 """Characters between two columns."""
 
 
-def terminal(table: Table, width: int = 80) -> Group:
-    """Return a table for ``console.print``: its groups of columns, and columns that do not fit, below each other."""
+def terminal(table: Table, width: int = 80, *, bold: bool = True) -> Group:
+    """Return a table for ``console.print``: its groups of columns, and columns that do not fit, below each other.
+
+    The best numbers are bold, or have a star where ``bold`` is false, as in a file.
+    """
     groups = marked_rows(table)
     rows = [pair for _, members in groups for pair in members]
     texts = [
-        [_text(*cell_parts(row.cells[index], column), best[index]) for row, best in rows]
+        [_text(*cell_parts(row.cells[index], column), best[index], bold=bold) for row, best in rows]
         for index, column in enumerate(table.columns)
     ]
     widths = [
@@ -44,12 +47,14 @@ def terminal(table: Table, width: int = 80) -> Group:
             blocks[-1].append(index)
         for block in blocks:
             parts += [Text(f"\n{group}" if group else "", style="bold"), _grid(table, groups, texts, block, labels)]
-    if below := [*brackets(table), *notes(table)]:
+    if below := [*brackets(table), *notes(table, bold=bold)]:
         parts += [Text(), *(Text(note, style="dim") for note in below)]
     return Group(*parts)
 
 
-def _text(measured: str, beside: str, best: bool) -> Text:
+def _text(measured: str, beside: str, best: bool, *, bold: bool) -> Text:
+    if not bold:
+        return Text(f"{measured}{STAR if best else ' '}{beside}")
     return Text.assemble((measured, "bold" if best else ""), (beside, "dim"))
 
 

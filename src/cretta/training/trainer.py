@@ -88,9 +88,10 @@ def train(
     if int(dataset.labels.min()) < 0:
         raise OptionError(f"{dataset.name} has images without labels: training needs a label per image.")
     if len(dataset) - recipe.holdout < recipe.batch_size:
+        besides = f" besides holdout={recipe.holdout}" if recipe.holdout else ""
         raise OptionError(
-            f"batch_size={recipe.batch_size}: {dataset.name} has only {len(dataset)} images, {recipe.holdout} of them "
-            "held out; give a smaller batch_size or holdout."
+            f"batch_size={recipe.batch_size}: {dataset.name} has only {len(dataset) - recipe.holdout} images{besides}; "
+            "give a smaller number."
         )
     height, width = dataset[0][0].shape[:2]
     if height != width:

@@ -89,7 +89,7 @@ def _facts(groups: Sequence[Group]) -> str:
         "shifts": len({domain for group in groups for domain in group.run.domains}),
         "seeds": len({seed for group in groups for seed in group.seeds}),
     }
-    facts = {name: f"{count:,}" for name, count in counts.items()}
+    facts = {name if count != 1 else name[:-1]: f"{count:,}" for name, count in counts.items()}
     facts["images predicted"] = f"{sum(row.images for row in rows):,}".replace(",", "\u202f")
     facts["time of all runs"] = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
     return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
