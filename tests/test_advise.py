@@ -53,6 +53,36 @@ def test_order_and_size() -> None:
     assert "training" in _batches(mixed, 1).do
 
 
+def test_more_images_per_batch_than_there_are() -> None:
+    advice = advise(textbook.small_net(), textbook.source_images(6))
+    assert about(advice, "images").seen == "6 images are few to judge by"
+    assert about(advice, "batches").seen == "6 images are few"
+    assert "images" not in [item.about for item in advise(textbook.small_net(), textbook.source_images(50))]
+
+
+def test_the_cost_of_the_guard_is_that_of_methods_that_learn() -> None:
+    net = textbook.small_net()
+    source = advise(net, textbook.source_images(200, seed=9), labeled_buffer(net))
+    assert about(source, "cost").do.endswith("images/s")
+    assert about(advise(net, textbook.source_images(200)), "cost").do.endswith("; the guard adds up to a quarter")
+
+
+def test_labels_in_another_order() -> None:
+    net, images = textbook.small_net(), textbook.source_images(200, seed=9)
+    buffer = labeled_buffer(net)
+    assert buffer.labels is not None
+    other = cretta.SourceBuffer(buffer.images, (buffer.labels + 2) % textbook.CLASSES, augment="none")
+    advice = advise(net, images, other)
+    assert about(advice, "labels") == Advice(
+        "labels",
+        "the source model answers 0 % of 200 labeled source images correctly, not better than chance: probably the "
+        f"labels are numbered in another order than its {textbook.CLASSES} classes",
+        "list the classes in the model's order in classes.txt and build the buffer again",
+    )
+    assert about(advice, "shift").seen.startswith("unknown")
+    assert "labels" not in [item.about for item in advise(net, images, buffer)]
+
+
 def test_an_underconfident_network() -> None:
     net = textbook.small_net()
     buffer = labeled_buffer(net)

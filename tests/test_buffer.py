@@ -18,9 +18,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import forks
+import textbook
 from cretta import SourceBuffer, adapt
 from cretta.buffer import BLOCK
 from cretta.errors import BatchError, OptionError, StateError
+from cretta.storage import tensorfile
 from source_images import (
     ARRAYS,
     CHANNELS_FIRST,
@@ -342,6 +344,28 @@ def test_with_augment_shares_the_images(given: Tensor) -> None:
 
 
 # Saving and loading
+
+
+def test_labels_of_minus_one_are_not_known(tmp_path: Path) -> None:
+    """In a new buffer, in one that is drawn, and in a file of a version that stored them."""
+    unlabeled, path = [-1] * 5, tmp_path / "source.safetensors"
+    new = SourceBuffer(pixels(5), unlabeled)
+    drawn_buffer = SourceBuffer.sample([(image, -1) for image in floats(pixels(5))], 5)
+    facts = {"kind": "source buffer", "augment": "rotate", "seed": 0, "fingerprint": "of labels"}
+    tensorfile.write(path, {"images": new.images, "labels": torch.tensor(unlabeled)}, facts)
+    loaded = SourceBuffer.load(path)
+    assert (new.labels, drawn_buffer.labels, loaded.labels) == (None, None, None)
+    assert new.fingerprint == loaded.fingerprint == SourceBuffer(pixels(5)).fingerprint
+    with pytest.raises(OptionError, match=r"or -1 for all images, got negative labels for 2 of 5 images; label these"):
+        SourceBuffer(pixels(5), [0, -1, 2, -3, 4])
+
+
+def test_unlabeled_buffers_calibrate_as_buffers_without_labels() -> None:
+    images, x = textbook.source_images(8), textbook.source_images(6, seed=1)
+    both = [SourceBuffer(images, labels, "none") for labels in (None, [-1] * 8)]
+    net = textbook.small_net()
+    without, unlabeled = (adapt(net, "cretta", buffer=buffer, calibrate="auto")(x) for buffer in both)
+    assert torch.equal(without, unlabeled)
 
 
 @pytest.mark.parametrize("given", [pixels(70), drawn(70), drawn(70).half(), drawn(70).double()])

@@ -23,6 +23,8 @@ UNDERCONFIDENT = 0.8
 """Temperature on the labeled buffer."""
 HARMLESS = 0.1
 """Estimated loss of accuracy that is not worth an adaptation."""
+FEW_IMAGES = 50
+"""Below so many images, estimates and drift say little."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,11 @@ def advise(
     seconds = (time.perf_counter() - begun) / len(images)
     labeled = source.source_samples(200)
     reference = SourceReference.of(*labeled) if labeled is not None else None
-    advice = [_layers(net), *_scale(images, buffer)]
+    advice = [_layers(net), *_scale(images, buffer), *label_order(reference)]
+    if len(images) < FEW_IMAGES:
+        advice.append(Advice("images", f"{len(images)} images are few to judge by", f"give {FEW_IMAGES} or more"))
+    if reference is not None and reference.at_chance:
+        reference = None
     shifted, text = _shift(logits, reference)
     learns = any(norm_layers(net))
     method = "source" if not shifted or not learns else "cretta" if buffer is not None else "tent"
@@ -55,11 +61,24 @@ def advise(
     advice += _calibration(reference)
     passes = methods.get(method).facts.cost
     cost = f"a forward pass takes {1000 * seconds:.1f} ms per image here; {method} costs about {passes:.2g} of them"
-    advice.append(Advice("cost", cost, f"about {1 / (passes * seconds):.0f} images/s; the guard adds up to a quarter"))
+    guarded = "" if method == "source" else "; the guard adds up to a quarter"
+    advice.append(Advice("cost", cost, f"about {1 / (passes * seconds):.0f} images/s{guarded}"))
     if method != "source":
         text = "adaptation can do harm that nobody sees without labels"
         advice.append(Advice("guard", text, "--guard rollback (the default of predict)"))
     return advice
+
+
+def label_order(reference: SourceReference | None) -> Iterator[Advice]:
+    """Yield advice if the labels of the buffer are probably not those of the model."""
+    if reference is not None and reference.at_chance:
+        yield Advice(
+            "labels",
+            f"the source model answers {100 * reference.accuracy:.0f} % of {len(reference.energies)} labeled source "
+            "images correctly, not better than chance: probably the labels are numbered in another order than its "
+            f"{len(reference.frequencies)} classes",
+            "list the classes in the model's order in classes.txt and build the buffer again",
+        )
 
 
 def _layers(net: nn.Module) -> Advice:
@@ -96,18 +115,19 @@ def _shift(logits: Tensor, reference: SourceReference | None) -> tuple[bool, str
 
 
 def _batches(logits: Tensor, batch_size: int) -> Advice:
-    if batch_size == 1:
+    size = min(batch_size, len(logits))
+    if size == 1:
         return Advice("batches", "one image each", "--statistics auto uses those of training")
-    in_order = [prior_weight(len(part), part) for part in logits.split(batch_size) if len(part) > 1] or [0.0]
+    in_order = [prior_weight(len(part), part) for part in logits.split(size) if len(part) > 1] or [0.0]
     shuffled = logits[torch.randperm(len(logits), generator=torch.Generator().manual_seed(0))]
-    at_random = [prior_weight(len(part), part) for part in shuffled.split(batch_size) if len(part) > 1] or [0.0]
+    at_random = [prior_weight(len(part), part) for part in shuffled.split(size) if len(part) > 1] or [0.0]
     mean, other = sum(in_order) / len(in_order), sum(at_random) / len(at_random)
     if mean < FEW_CLASSES * other:
-        text = f"batches of {batch_size} in this order have fewer classes than shuffled ones"
+        text = f"batches of {size} in this order have fewer classes than shuffled ones"
         return Advice("batches", text, "shuffle the images (--order random), or --statistics auto")
     if mean < 0.5:
-        return Advice("batches", f"{batch_size} images are few", "--statistics auto, or larger batches")
-    return Advice("batches", f"{batch_size} images of many classes", "statistics of the batch are good")
+        return Advice("batches", f"{size} images are few", "--statistics auto, or larger batches")
+    return Advice("batches", f"{size} images of many classes", "statistics of the batch are good")
 
 
 def _calibration(reference: SourceReference | None) -> Iterator[Advice]:

@@ -31,7 +31,8 @@ class SourceBuffer:
     ``images`` are what the network takes: (N, C, H, W) tensors, or uint8 (N, H, W, C) arrays. Bytes reach the network
     as floats in [0, 1]. Values k/255 are stored as bytes without loss, others as they are. ``augment`` is "none",
     "rotate", "cifar100" or a callable on float batches; each image is augmented once and the result is cached. Which
-    images come next is stored in the adapter that reads them: one buffer may serve many adapters.
+    images come next is stored in the adapter that reads them: one buffer may serve many adapters. Labels that are all
+    -1, as those of a folder without class folders, are not known: ``labels`` is None then.
 
     >>> buffer = SourceBuffer(torch.zeros(3, 1, 4, 4), augment="none")
     >>> buffer.batch(2, 5).shape
@@ -55,8 +56,14 @@ class SourceBuffer:
         self._set(stored, None if numbers is None else torch.from_numpy(numbers), augment, seed)
 
     def _set(self, images: Tensor, labels: Tensor | None, augment: str | Augmentation, seed: int) -> None:
+        unknown = 0 if labels is None else int((labels < 0).sum())
+        if 0 < unknown < len(images):
+            raise OptionError(
+                f"expected class numbers from 0, or -1 for all images, got negative labels for {unknown} of "
+                f"{len(images)} images; label these images or drop them."
+            )
         self.images = images
-        self.labels = labels
+        self.labels = None if unknown else labels
         self.seed = seed
         self._set_augment(augment)
 
@@ -234,7 +241,7 @@ class SourceBuffer:
             raise StateError(f"{path}: names an unknown augmentation {used!r}; the file is damaged, save it again.")
         buffer = cls.__new__(cls)
         buffer._set(images, labels, used, seed)
-        if used == saved_augment:
+        if used == saved_augment and buffer.labels is labels:
             buffer._fingerprint = fingerprint
         return buffer
 

@@ -56,6 +56,39 @@ def test_folders_scaled_to_what_the_model_takes(tmp_path: Path) -> None:
     assert "rotate, once" in told
 
 
+def test_how_class_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("cat", "dog", "ship"):
+        Path("train", name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(f"train/{name}/1.png")
+    build = ["build", "train", "--output", "source.safetensors", "--size", "1.0", "--overwrite"]
+    assert call(*build).stderr == (
+        "note: the class folders of train count as the model's classes in alphabetical order: 0 cat, 1 dog, 2 ship. If "
+        "the model has another order, list its classes in train/classes.txt, one per line.\n"
+    )
+    names = tmp_path / "train" / "classes.txt"
+    names.write_text("ship\ncat\ncow\ndog")
+    assert call(*build).stderr == (
+        f"note: the class folders of train are numbered as in {names}: 0 ship, 1 cat, 2 cow, 3 dog.\n"
+    )
+    labels = cretta.SourceBuffer.load("source.safetensors").labels
+    assert labels is not None
+    assert sorted(labels.tolist()) == [0, 1, 3]
+    names.write_text("ship\ncat")
+    fewer = call(*build)
+    assert fewer.exit_code == 2
+    assert "expected folders named after the 2 classes (ship, cat), got dog; remove what is not" in fewer.stderr
+    names.unlink()
+    Image.new("RGB", (4, 4)).save("train/loose.png")
+    beside = call(*build)
+    assert beside.stderr == (
+        "note: images beside the class folders of train (1, such as loose.png) have no label, so all images are taken "
+        "without labels; move them elsewhere to use the folders as labels.\n"
+    )
+    assert "not known" in beside.output
+    assert cretta.SourceBuffer.load("source.safetensors").labels is None
+
+
 def test_a_buffer_with_an_augmentation_of_ones_own(tmp_path: Path) -> None:
     def own(x: Tensor) -> Tensor:
         return x
@@ -110,5 +143,5 @@ def test_showing_what_is_no_buffer(tmp_path: Path) -> None:
 
 def test_help_teaches() -> None:
     told = done("build", "--help")
-    for word in ("cretta buffer build train/", "--augment", "--image-size 224"):
+    for word in ("cretta buffer build train/", "--augment", "--image-size 224", "classes.txt"):
         assert word in told

@@ -198,7 +198,7 @@ def test_rows_are_those_of_a_plain_loop(tmp_path: Path, home: Path) -> None:
     for word in ("images", "110", "adapted to 4", "class", "images/s", "predictions.parquet"):
         assert word in told
     assert "\naccuracy" not in told
-    assert max(map(len, told.splitlines())) <= 80
+    assert max(len(line) for line in told.splitlines() if not line.startswith("note: ")) <= 80
 
 
 @pytest.mark.slow
@@ -317,6 +317,48 @@ def test_folders_that_are_no_classes(tmp_path: Path) -> None:
     assert any(name in told for name in ("monday", "tuesday", *"abcdefgh"))
     labels = [line.split(",")[8] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
     assert sorted(labels) == ["0", "0", "1", "1"]
+
+
+def test_images_beside_class_folders(tmp_path: Path) -> None:
+    images = tmp_path / "mixed"
+    for name in ("cat", "dog"):
+        (images / name).mkdir(parents=True)
+        (images / name / "1.png").write_bytes(Path("photos", "1.png").read_bytes())
+    for name in ("10.png", "9.png"):
+        (images / name).write_bytes(Path("photos", "2.png").read_bytes())
+    base = [images, "--model", "wrn-40-2-cifar10", "--method", "source", "--overwrite", "--output", tmp_path / "o.csv"]
+    beside = f"note: images beside the class folders of {images} (2, such as 9.png) have no label"
+    told = done(*base)
+    assert (
+        f"{beside}, so all images are taken without labels; move them elsewhere to use the folders as labels." in told
+    )
+    assert "are not the classes" not in told
+    assert len((tmp_path / "o.csv").read_text().splitlines()) == 1 + 4
+    told = done(*base, "--labels", "yes")
+    assert f"{beside} and are left out." in told
+    assert "accuracy %" in told
+    assert len((tmp_path / "o.csv").read_text().splitlines()) == 1 + 2
+    assert "have no label" not in done(*base, "--labels", "no")
+
+
+def test_buffers_without_labels_or_with_labels_in_another_order(tmp_path: Path) -> None:
+    train = embedded("train")
+    source = tmp_path / "source.safetensors"
+    base = ["fewer", "--model", "wrn-40-2-cifar10", "--method", "source", "--buffer", source, "--overwrite"]
+    base += ["--output", tmp_path / "out.csv"]
+    cretta.SourceBuffer(train.images[:20], [-1] * 20).save(source)
+    assert "estimated" not in done(*base)
+    cretta.SourceBuffer(train.images[:20], (train.labels[:20] + 1) % 10).save(source)
+    told = done(*base)
+    assert "estimated accuracy %" in told
+    assert re.search(
+        r"note: the source model answers \d+ % of 20 labeled source images correctly, not better than chance: probably "
+        "the labels are numbered in another order than its 10 classes; list the classes in the model's order in "
+        r"classes\.txt and build the buffer again\.\n",
+        told,
+    )
+    cretta.SourceBuffer(train.images[:20], train.labels[:20]).save(source)
+    assert "not better than chance" not in done(*base)
 
 
 def test_the_order_of_classes_is_the_models_or_that_of_a_file(tmp_path: Path) -> None:

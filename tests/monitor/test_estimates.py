@@ -124,6 +124,18 @@ def test_estimates_of_the_source_itself_are_its_accuracy() -> None:
     assert reference.energies.tolist() == sorted((-logits.logsumexp(-1)).tolist())
 
 
+@pytest.mark.parametrize(
+    ("classes", "images", "correct", "expected"),
+    [(10, 20, 3, True), (10, 20, 4, False), (10, 19, 0, False), (2, 20, 9, True), (2, 20, 10, False)],
+)
+def test_accuracy_at_chance(classes: int, images: int, correct: int, expected: bool) -> None:
+    logits = torch.zeros(images, classes)
+    logits[:, 0] = 1
+    labels = torch.ones(images, dtype=torch.int64)
+    labels[:correct] = 0
+    assert SourceReference.of(logits, labels).at_chance is expected
+
+
 def test_wrong_arguments() -> None:
     logits, labels = random_logits(8, 3, seed=6)
     with pytest.raises(OptionError, match=r"unknown estimate 'atcc'.*Did you mean 'atc'"):

@@ -38,7 +38,7 @@ def check(
     from cretta.predict import open_images
 
     opened = parse.model(model, architecture, classes, mean, std, device)
-    dataset = open_images(images, size=parse.size_for(opened, images, size))
+    dataset = open_images(images, size=parse.size_for(opened, images, size), labeled=False)
     x = as_batch(dataset.read(range(min(sample, len(dataset)))), parse.device(device))
     source = parse.adapter(opened.net, "source", buffer, None, {})
     advice = advise(opened.net, x, source.buffer, batch_size=batch_size)

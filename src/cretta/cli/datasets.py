@@ -21,10 +21,13 @@ def without_size(name: str, option: str, size: object) -> None:
         raise OptionError(f"{option}: the images of {name} are of {side}x{side}; leave it out.")
 
 
-def note_order(folder: Path, classes: Sequence[str]) -> None:
-    """Say that the order of a folder's classes is a guess."""
+def note_order(folder: Path, classes: Sequence[str], listed: Path | None = None) -> None:
+    """Say how a folder's classes are numbered: as in the file ``listed``, or in an order that is a guess."""
+    order = some([f"{number} {name}" for number, name in enumerate(classes)])
+    if listed is not None:
+        note(f"the class folders of {folder} are numbered as in {listed}: {order}.")
+        return
     note(
-        f"the class folders of {folder} count as the model's classes in alphabetical order: "
-        f"{some([f'{number} {name}' for number, name in enumerate(classes)])}. If the model has another order, list "
-        f"its classes in {folder / CLASSES}, one per line."
+        f"the class folders of {folder} count as the model's classes in alphabetical order: {order}. If the model has "
+        f"another order, list its classes in {folder / CLASSES}, one per line."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,6 +104,7 @@ def predict(
         # all options of a method
         python -c "import cretta; help(cretta.methods.get('tent'))"
     """
+    from cretta.advise import label_order
     from cretta.cli.datasets import note_order
     from cretta.cli.progress import progress_bar, task_updates
     from cretta.data import FileDataset
@@ -114,9 +115,9 @@ def predict(
     from cretta.monitor import Monitor
     from cretta.predict import open_images
     from cretta.predict import predict as predict_images
-    from cretta.predict.advice import batch_advice, in_folders, label_advice
+    from cretta.predict.advice import batch_advice, in_folders, label_advice, loose_advice
 
-    def advise(hints: Iterator[str]) -> None:
+    def advise(hints: Iterable[str]) -> None:
         for hint in hints:
             note(as_options(hint, ctx.command.params))
 
@@ -137,7 +138,8 @@ def predict(
         adapter = parse.adapter(opened.net, method, buffer, preset, options)
         if continue_from is not None:
             adapter.restore(continue_from)
-        advise(batch_advice(adapter, len(dataset), batch_size))
+        loose = [] if labels == "no" else list(loose_advice(dataset, images, names))
+        advise([*loose, *batch_advice(adapter, len(dataset), batch_size)])
         monitor = Monitor(adapter, samples=200)
         cifar = registered("cifar10").class_names
         if buffer == "embedded" and opened.classes != cifar and adapter.facts.source_data == "required":
@@ -165,10 +167,11 @@ def predict(
                 facts={"model": model},
                 progress=lambda done: update(method, done, len(dataset)),
             )
-    if labels == "auto" and summary.accuracy is None:
+    if labels == "auto" and summary.accuracy is None and not loose:
         advise(label_advice(dataset, names))
     elif summary.accuracy is not None and isinstance(dataset, FileDataset) and not names and not class_file(images):
         note_order(images, dataset.classes)
+    advise(f"{item.seen}; {item.do}." for item in label_order(monitor.source))
     print_table([*_facts(summary, learns=adapter.facts.updates != "nothing"), *_monitored(monitor.summary())])
     if keep_state is not None:
         say(f"State: {keep_state}")

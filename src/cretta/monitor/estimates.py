@@ -16,6 +16,8 @@ from cretta.monitor.calibration import fit_temperature
 from cretta.options import unknown
 
 ESTIMATES = ("confidence", "doc", "atc", "atc_entropy", "cot")
+ENOUGH = 20
+"""Source images below which an accuracy near chance says nothing."""
 AT_ONCE = 1000
 """Samples per assignment of COT, whose time grows with the cube of their number."""
 
@@ -107,6 +109,11 @@ class SourceReference:
             frequencies=torch.bincount(labels, minlength=logits.shape[1]).double().clamp(min=0.5),
             energies=energy(logits).sort().values,
         )
+
+    @property
+    def at_chance(self) -> bool:
+        """Whether the accuracy on 20 images or more is below 50 % and twice chance, as with labels in another order."""
+        return len(self.energies) >= ENOUGH and self.accuracy < min(0.5, 2 / len(self.frequencies))
 
     def estimate(self, logits: Tensor, method: str = "atc") -> float:
         """Return one estimate of the accuracy of ``logits``; see :func:`estimate_accuracy`."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from cretta.adapter import Adapter
 from cretta.data import FileDataset, ImageDataset
-from cretta.data.folder import some
+from cretta.data.folder import images_in, some
+from cretta.predict.images import has_labels, may_be_classes
 
 SMALL_BATCH = 8
 """Below so many images, the statistics of a batch are unreliable."""
@@ -30,6 +32,19 @@ def batch_advice(adapter: Adapter[Any], images: int, batch_size: int) -> Iterato
         )
     elif 0 < last < SMALL_BATCH < images:
         yield f"the last batch has {last} of {batch_size} images: its statistics are unreliable."
+
+
+def loose_advice(dataset: ImageDataset, source: Path, classes: Sequence[str] = ()) -> Iterator[str]:
+    """Yield a hint on images beside class folders in ``source``, from which the dataset was opened."""
+    loose = images_in(source) if source.is_dir() and may_be_classes(source, classes) else []
+    labeled = has_labels(dataset)
+    if not loose or (not labeled and len(loose) == len(dataset)):
+        return
+    seen = f"images beside the class folders of {source} ({len(loose)}, such as {loose[0].name}) have no label"
+    if labeled:
+        yield f"{seen} and are left out."
+    else:
+        yield f"{seen}, so all images are taken without labels; move them elsewhere to use the folders as labels."
 
 
 def label_advice(dataset: ImageDataset, classes: Sequence[str]) -> Iterator[str]:

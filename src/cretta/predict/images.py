@@ -41,15 +41,20 @@ def _folder(source: Path, size: Size, labeled: bool | None, classes: Sequence[st
     folders = {folder.name for folder in subfolders(source)}
     if not folders <= set(classes) and class_file(source) is not None:
         classes = ()
-    by_class = folders and not images_in(source) and (not classes or folders <= set(classes))
-    if labeled or (labeled is None and by_class):
+    if labeled or (labeled is None and may_be_classes(source, classes) and not images_in(source)):
         try:
             return image_folder(source, labeled=True, classes=classes or None, size=size)
         except StateError:
-            if labeled:
+            if labeled or class_file(source) is not None:
                 raise
             # A folder without images: the folders are not classes.
     return image_folder(source, labeled=False, size=size)
+
+
+def may_be_classes(source: Path, classes: Sequence[str]) -> bool:
+    """Return whether the folders in ``source`` could be classes: by the model's names, if known, or classes.txt."""
+    folders = {folder.name for folder in subfolders(source)}
+    return bool(folders) and (not classes or folders <= set(classes) or class_file(source) is not None)
 
 
 def usable_labels(
