@@ -191,8 +191,8 @@ def test_every_renderer_has_the_same_marks_and_says_what_they_mean() -> None:
     assert "\x1b[1m77.25\x1b[0m" in text
     file = io.StringIO()
     Console(width=200, file=file).print(terminal(table, 200, bold=False))
-    lines = [line.split() for line in file.getvalue().splitlines()]
-    assert [line[1] for line in lines if line and line[0] in ("source", "tent", "cretta")] == [
+    printed = [line.split() for line in file.getvalue().splitlines()]
+    assert [line[1] for line in printed if line and line[0] in ("source", "tent", "cretta")] == [
         "50.00",
         "77.00*",
         "77.25*",
