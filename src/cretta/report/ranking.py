@@ -20,7 +20,7 @@ TEST = "paired t-test over batches and seeds, 5 %"
 STAR = "*"
 """Marks the best numbers where text cannot be bold."""
 _BEST = f"the best and all that do not differ significantly from it ({TEST})."
-MEANING, MEANING_OF_STAR = f"Bold: {_BEST}", f"{STAR} {_BEST}"
+MEANING, MEANING_OF_STAR = f"Bold: {_BEST}", f"{STAR}: {_BEST}"
 NO_BEST = f"No number is marked as best: no difference is significant ({TEST})."
 
 OTHER_IMAGES = "Methods on fewer images are not ranked."
