@@ -129,7 +129,7 @@ def test_the_overview_counts(tmp_path: Path) -> None:
     results = comparison(images=200)
     write_page(results, tmp_path / "page.html")
     text = read(tmp_path / "page.html").text
-    assert "runs 12 methods 3 datasets 1 shifts 2 seeds 2 images predicted 14\u202f400".replace("\u202f", " ") in text
+    assert "runs 12 methods 3 dataset 1 shifts 2 seeds 2 images predicted 14\u202f400".replace("\u202f", " ") in text
 
 
 def test_sections_without_content_are_left_out(tmp_path: Path) -> None:
