@@ -206,7 +206,7 @@ def finding_row(claim: Claim, finding: Finding) -> tuple[str, ...]:
     if finding.printed:
         own, other, name = finding.printed
         printed = f"{number(own, 2)} against {number(other, 2)} ({name})"
-    not_run = f"; not run: {', '.join(finding.not_run)}" if finding.not_run else ""
+    not_run = f"; not run on the same images: {', '.join(finding.not_run)}" if finding.not_run else ""
     measured = f"{figure(finding.row)} against {figure(finding.rival)} ({finding.name}{not_run})"
     difference = number((finding.row.value or 0) - (finding.rival.value or 0), 2, signed=True)
     margin = "?" if math.isinf(finding.margin) else number(finding.margin, 2)

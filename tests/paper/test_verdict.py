@@ -10,7 +10,7 @@ from fake_results import results
 from cretta.bench import Run
 from cretta.paper import DAY, FULL, QUICK, SMOKE, get, items
 from cretta.paper.verdict import Claim, claims, column_count, judge, verdict
-from cretta.report.content import Chart, Column, Panel, Row, Series, Table, cell
+from cretta.report.content import Cell, Chart, Column, Panel, Row, Series, Table, cell
 
 CONTRADICTED = {
     "buffer-confidence": "partly",  # 1.38 points on CIFAR10-C
@@ -121,6 +121,17 @@ def test_a_claim_about_rows_that_were_not_run_is_not_confirmed() -> None:
     claim = Claim(text="", row="CreTTA", than=("TENT", "TEA"))
     (finding,) = judge(claim, [made((91.0, 92.0, 93.0, 94.0), (80.0, 81.0, 82.1, 83.0))])
     assert (finding.holds, finding.not_run, verdict([finding])) == (True, ("TEA",), "partly")
+
+
+def test_a_row_on_fewer_images_is_no_rival_unless_the_claim_names_it() -> None:
+    table = made((81.0, 82.0, 83.0, 84.0), (80.0, 81.0, 82.1, 83.0))
+    fewer = dataclasses.replace(table.rows[1], label="TEA †", cells=(Cell(90.0, printed=60.0),), compared=False)
+    table = dataclasses.replace(table, rows=(*table.rows, fewer))
+    (finding,) = judge(Claim(text="", row="CreTTA"), [table])
+    assert (finding.name, finding.holds, finding.not_run) == ("TENT", True, ("TEA",))
+    assert verdict([finding]) == "partly"
+    (named,) = judge(Claim(text="", row="CreTTA", than=("TEA",)), [table])
+    assert (named.name, named.holds, named.not_run) == ("TEA", False, ())
 
 
 def test_costs_are_exact_however_few_batches_were_run() -> None:

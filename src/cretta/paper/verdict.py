@@ -12,7 +12,7 @@ from typing import Any, Literal
 from cretta.paper.family import FEWER
 from cretta.paper.item import Item
 from cretta.paper.printed import paper_data
-from cretta.report.content import Better, Cell, Chart, Table
+from cretta.report.content import Better, Cell, Chart, Row, Table
 from cretta.report.spread import margin
 from cretta.report.styles import PRINTED
 
@@ -21,8 +21,8 @@ A claim is that one row is better than others, or as good as them within a numbe
 measured difference to every other row has the claimed sign and is larger than its margin, or is within the points
 claimed. The margin is that of a t-test at 5 %: of tables over batches and seeds, of lines over their points, of single
 batches over corruptions; the last value of a line has none. *Yes*: it holds in all measured columns, and all the other
-rows were run; *no*: it holds in none, and in some the opposite is significant; *undecided*: no difference is
-significant; *partly*: all else."""
+rows were run on the same images; *no*: it holds in none, and in some the opposite is significant; *undecided*: no
+difference is significant; *partly*: all else."""
 ZERO = "0"
 """In place of another row: the number is compared with zero."""
 
@@ -166,6 +166,12 @@ def _columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple[str
             yield where, better, cells
 
 
+def _of_same_images(row: Row, index: int, claim: Claim) -> Cell:
+    """Return the cell of a row; without its number if that is of fewer images, unless the claim names the row."""
+    named = row.label.removesuffix(FEWER) in (claim.row, *claim.than)
+    return row.cells[index] if row.compared or named else dataclasses.replace(row.cells[index], value=None)
+
+
 def _all_columns(
     claim: Claim, shown: Sequence[Table | Chart]
 ) -> Iterator[tuple[Table | Chart, str, Better, dict[str, Cell]]]:
@@ -191,5 +197,5 @@ def _all_columns(
                     yield part, f"{title}{group}, {row.label}", better, cells
         else:
             for index, column in enumerate(part.columns):
-                cells = {row.label.removesuffix(FEWER): row.cells[index] for row in part.rows}
+                cells = {row.label.removesuffix(FEWER): _of_same_images(row, index, claim) for row in part.rows}
                 yield part, title + ", ".join(filter(None, (column.group, column.title))), column.better, cells
