@@ -1,20 +1,24 @@
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from cretta.cli import app
+from cretta.cli import console as cli_console
 from cretta.cli.app import as_options
 from cretta.cli.console import console, count, notices
 from cretta.cli.progress import EVERY, Lines, bars, progress_bar
 from cretta.data import embedded
+from cretta.report.content import Cell, Column, Row, Table
 
 NET = """
 from torch import nn
@@ -178,3 +182,21 @@ def test_keywords_of_the_api_become_options(command: str, message: str, said: st
 
 def test_counts_agree_with_their_nouns() -> None:
     assert [count(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "term", "best"),
+    [(True, "xterm", "\x1b[1m2.00\x1b[0m"), (True, "dumb", "2.00*"), (False, "xterm", "2.00*")],
+)
+def test_the_best_number_is_marked_with_and_without_styles(
+    terminal: bool, term: str, best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = io.StringIO()
+    environment = {"TERM": term, "COLUMNS": "80"}
+    monkeypatch.setattr(
+        cli_console, "console", Console(file=file, force_terminal=terminal, highlight=False, _environ=environment)
+    )
+    rows = (Row("a", (Cell(1.0),)), Row("b", (Cell(2.0),)))
+    cli_console.print_results(Table("t", "T", "m", (Column("x", better="higher"),), rows))
+    assert best in file.getvalue()
+    assert ("*: the best" in file.getvalue()) is ("*" in best)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from cretta.errors import OptionError
 from cretta.storage.files import check_target
+
+if TYPE_CHECKING:
+    from cretta.report import content
 
 # Text is printed unchanged: rich would color parts of words, and take [names] and :names: for markup.
 console = Console(highlight=False, markup=False, emoji=False)
@@ -53,6 +57,13 @@ def print_table(rows: Iterable[Sequence[object]], headings: Sequence[str] = ()) 
     for row in rows:
         table.add_row(*map(str, row))
     console.print(table)
+
+
+def print_results(table: content.Table) -> None:
+    """Print a table of results: the best numbers are bold, or have a star where the output has no styles."""
+    from cretta.report.terminal import terminal
+
+    console.print(terminal(table, console.width, bold=console.color_system is not None))
 
 
 def check_folder(path: Path, option: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cretta.cli.app import app
-from cretta.cli.console import check_output, console, say
+from cretta.cli.console import check_output, console, print_results, say
 from cretta.cli.options import SEED, option
 
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
@@ -45,7 +45,6 @@ def demo(
     from cretta.bench import Store
     from cretta.cli.execute import execute
     from cretta.report.charts import write_chart
-    from cretta.report.terminal import terminal
 
     check_output(output, FIGURE_FORMATS)
     with TemporaryDirectory(prefix="cretta-demo-") if store is None else nullcontext(store) as folder:
@@ -58,7 +57,7 @@ def demo(
         f"{images} CIFAR-10 test images per shift, severity {severity}, batches of {runs[0].batch_size}, seed {seed}"
     )
     write_chart(demonstration.chart(groups, title), output)
-    console.print(terminal(demonstration.table(groups, title), console.width, bold=console.is_terminal))
+    print_results(demonstration.table(groups, title))
     if not shift:
         console.print("", *demonstration.findings(groups), sep="\n")
     say(f"\nFigure: {output}")

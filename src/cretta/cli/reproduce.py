@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cretta.cli import parse
 from cretta.cli.app import app
-from cretta.cli.console import check_folder, console, count, duration, print_table, say
+from cretta.cli.console import check_folder, console, count, duration, print_results, print_table, say
 from cretta.cli.options import ADDRESS, DEVICE, ENGINE, ROOT, THREADS, WORKERS, argument, flag, option
 from cretta.errors import OptionError
 
@@ -175,7 +175,6 @@ def _write(drawn: list[Table | Chart], results: dict[Run, Result], folder: Path,
     from cretta.report.content import Chart, Table
     from cretta.report.files import write_files
     from cretta.report.page import write_page
-    from cretta.report.terminal import terminal
 
     measured = [paper.measured(part) for part in drawn]
     content = [part for part in measured if part is not None]
@@ -190,7 +189,7 @@ def _write(drawn: list[Table | Chart], results: dict[Run, Result], folder: Path,
     for part in content:
         (first, *_) = write_files([part], folder)
         if isinstance(part, Table):
-            console.print(terminal(part, console.width, bold=console.is_terminal))
+            print_results(part)
         else:
             say(f"{part.title}: {first}")
     page = folder / f"{name}.html"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cretta.cli import parse
 from cretta.cli.app import app
-from cretta.cli.console import console
+from cretta.cli.console import print_results
 from cretta.cli.options import ADAPTATION, ADDRESS, DEVICE, ENGINE, MODEL, ROOT, STORE, STREAM, THREADS, WORKERS, option
 
 
@@ -72,7 +72,6 @@ def run(
     from cretta.data.folder import class_file
     from cretta.report.groups import grouped
     from cretta.report.summary import summary_tables
-    from cretta.report.terminal import terminal
 
     chosen = make_engine(engine, workers=workers, threads=threads, address=address)
     context = RunContext(root, parse.device(device))
@@ -106,4 +105,4 @@ def run(
             note_order(Path(data), folders)
     results = execute(runs, Store(store), context, chosen)
     for table in summary_tables(grouped(results.values())):
-        console.print(terminal(table, console.width, bold=console.is_terminal))
+        print_results(table)
