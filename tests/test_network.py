@@ -233,6 +233,19 @@ def test_probabilities_and_single_numbers_are_no_logits() -> None:
         classifier(nn.Linear(3, 1))(torch.zeros(4, 3))
 
 
+def test_outputs_of_a_sigmoid_get_a_warning_once() -> None:
+    """They may be logits, by chance; a single row is too little to judge."""
+    x, y = textbook.batches((4, 4))
+    net = nn.Sequential(textbook.small_net(), nn.Sigmoid())
+    model = cretta.adapt(net, "tent")
+    with pytest.warns(UserWarning, match="between 0 and 1, as after a sigmoid; expected logits.* remove it"):
+        model(x)
+    model(y)
+    logits = torch.tensor([[0.2, 0.7], [0.4, 0.9]])
+    for quiet in (logits[:1], logits - 0.3, logits + 0.3):
+        classifier(nn.Identity())(quiet)
+
+
 @pytest.mark.parametrize(
     "end", [nn.LogSoftmax(1), nn.Sequential(nn.Softmax(1), Logarithm())], ids=["at once", "by log"]
 )

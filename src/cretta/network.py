@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -61,10 +62,12 @@ def compiled(net: object) -> str:
     # A program calls normalization as a function; torch.export itself need not be imported to recognize it.
     calls = net.graph.nodes if isinstance(net, GraphModule) else ()
     functions = (node.target for node in calls if isinstance(node.target, torch._ops.OpOverload))
-    if type(net).__name__ == "ExportedProgram" or any("_norm" in function._schema.name for function in functions):
+    program = type(net).__name__ == "ExportedProgram"
+    if program or any("_norm" in function._schema.name for function in functions):
         return (
             f"net is an exported program ({type(net).__name__}), which calls normalization as a function, without "
-            "layers that could be adapted. Adapt the network that it was exported from."
+            "layers that could be adapted. Adapt the network that it was exported from"
+            + ("; only 'source' works with its .module()." if program else ".")
         )
     return ""
 
@@ -259,6 +262,12 @@ class Network:
             raise ModelError(
                 "the network returns log-probabilities (rows whose logsumexp is 0, as after log_softmax); "
                 "expected logits, from before the log_softmax: remove it from the end of the network."
+            )
+        if len(logits) > 1 and bool(((logits > 0) & (logits < 1)).all()):
+            warnings.warn(
+                "all outputs of the network lie between 0 and 1, as after a sigmoid; expected logits. If there is a "
+                "sigmoid, remove it from the end of the network: energies and confidences would be wrong.",
+                stacklevel=5,
             )
         self._checked = True
 

@@ -224,6 +224,35 @@ def test_correct_kernels_are_accepted_whatever_the_batch(seed: int, statistics: 
     assert model.backend.name == "kernels", model.backend
 
 
+class Amplifying(nn.Module):
+    """A network whose logits multiply the rounding of its layers by a thousand, as very deep networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = wide_net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(1000 * self.inner(x))
+
+
+@needs_kernels
+@pytest.mark.parametrize(("wrong", "backend"), [(None, "kernels"), ("cretta_batch_norm_relu", "rewritten")])
+def test_kernels_are_accepted_where_rounding_is_amplified_and_rejected_for_more_than_rounding(
+    wrong: str | None, backend: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = image_batch()
+    if wrong is not None:
+        spoil(monkeypatch, wrong, 1 + accelerator.KERNEL_TOLERANCE / 2)
+    model = cretta.adapt(Amplifying(), "tent")
+    expected = cretta.adapt(Amplifying(), "tent", fuse=False).predict(x)
+    with caplog.at_level(logging.WARNING, "cretta"):
+        logits = model(x)
+    assert model.backend.name == backend, model.backend
+    off = float((logits - expected).abs().max())
+    assert (off > accelerator.LOGIT_TOLERANCE) == (wrong is None)
+    assert ("its logits differ by" in caplog.text) == (wrong is not None)
+
+
 @needs_kernels
 @pytest.mark.parametrize("name", WITH_KERNELS)
 def test_every_result_of_the_kernels_is_compared(name: str) -> None:

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from cretta.data import image_folder, numpy_file
+from cretta.data.folder import class_names
 from cretta.errors import OptionError, StateError
 
 
@@ -157,6 +158,8 @@ def test_arrays_that_are_no_images(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.full(6, 0.5))
     with pytest.raises(StateError, match=r"labels\.npy holds labels of type float64"):
         numpy_file(path, tmp_path / "labels.npy")
+    with pytest.raises(StateError, match=r"lost\.txt cannot be read \(No such file or directory\): give a text file"):
+        class_names(tmp_path / "lost.txt")
     with pytest.raises(StateError, match=r"lost\.npy cannot be read"):
         numpy_file(path, tmp_path / "lost.npy")
     path.write_bytes(path.read_bytes()[:-1])

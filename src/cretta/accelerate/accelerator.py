@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 from collections import Counter
@@ -22,6 +23,8 @@ LOGIT_TOLERANCE = 1e-4
 """Largest difference of two logits, divided by the largest logit."""
 GRADIENT_TOLERANCE = 0.01
 """Largest root mean square of the relative errors of all gradients of the rewritten network, without kernels."""
+ROUNDING_FACTOR = 5
+"""How much farther from float64 than PyTorch's own logits those of kernels may be, where rounding grows with depth."""
 KERNEL_TOLERANCE = 1e-3
 """Largest relative error of one result of a kernel.
 
@@ -170,7 +173,7 @@ class Accelerator:
                 with kernels.compared(path) as (errors, layers):
                     self.results(network, x[: max(2, len(x) // 2)], logits)
                     with torch.no_grad():
-                        problem = difference([logits(network, x)], [expected])
+                        computed = logits(network, x)
                 if not errors:
                     continue
                 used = True
@@ -178,12 +181,23 @@ class Accelerator:
                 above = [error for error in errors if not error <= KERNEL_TOLERANCE]
                 if above:
                     return True, f"one of {path} differs by {above[0]:.2%} from PyTorch"
-                if problem is not None:
+                problem = difference([computed], [expected])
+                if problem is not None and not self._is_rounding(computed, expected, x, logits):
                     return True, problem
                 self._layers |= layers
             except Exception as error:  # the network without kernels is known to work
                 return True, f"it raised {type(error).__name__}: {error}"
         return used, None
+
+    def _is_rounding(self, computed: Tensor, expected: Tensor, x: Tensor, logits: Logits) -> bool:
+        """Return whether logits are about as close to those in float64 as PyTorch's own, which are ``expected``.
+
+        With EfficientNet-Lite0, 160 px and statistics of 16 images PyTorch is off by 4e-4 of the largest logit.
+        """
+        with torch.no_grad():
+            exact = logits(copy.deepcopy(self._module).double(), x.double())
+        error, own = (float((values - exact).norm()) for values in (computed, expected))
+        return error <= ROUNDING_FACTOR * own
 
     def results(self, network: Callable[..., Any], x: Tensor, logits: Logits = by_position) -> list[Tensor]:
         """Return the logits of ``x`` and, if the network learns, the gradients of ``x`` and of its parameters."""

@@ -51,7 +51,7 @@ def benchmark(name: str, root: Path | None = None, size: int | None = None) -> B
         return _registered(DATASETS[name], root, size)
     if is_folder(name):
         return _folder(Path(name), size)
-    raise OptionError(f"{unknown('benchmark', name, DATASETS)} Or a folder with train/CLASS/ and test/CLASS/.")
+    raise OptionError(f"{unknown('dataset', name, DATASETS)} Or a folder with train/CLASS/ and test/CLASS/.")
 
 
 def is_folder(name: str) -> bool:

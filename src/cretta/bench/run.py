@@ -35,8 +35,8 @@ class Buffer:
     select: str = "random"
 
     def __post_init__(self) -> None:
-        known("split of a buffer", self.split, ("train", "test"))
-        known("selection of a buffer", self.select, SELECT)
+        known("split of the buffer", self.split, ("train", "test"))
+        known("way to select source images", self.select, SELECT)
         share = isinstance(self.size, float)
         if isinstance(self.size, bool) or not (0 < self.size < 1 if share else self.size >= 1):
             raise OptionError(

@@ -79,8 +79,9 @@ def class_names(file: Path) -> tuple[str, ...]:
     try:
         names = [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error  # without the path, which the message has
         raise StateError(
-            f"{file} cannot be read ({error}): give a text file with the name of one class per line."
+            f"{file} cannot be read ({reason}): give a text file with the name of one class per line."
         ) from error
     if all(re.match(r"\d+\s", name) for name in names):
         names = [name.split(maxsplit=1)[1] for name in names]
