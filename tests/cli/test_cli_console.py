@@ -16,7 +16,7 @@ from cretta.cli import app
 from cretta.cli import console as cli_console
 from cretta.cli.app import as_options
 from cretta.cli.console import console, count, notices
-from cretta.cli.progress import EVERY, Lines, bars, progress_bar
+from cretta.cli.progress import EVERY, Lines, bars, download_bars, progress_bar
 from cretta.data import embedded
 from cretta.report.content import Cell, Column, Row, Table
 
@@ -85,6 +85,20 @@ def test_a_line_tells_of_all_that_is_under_way(capsys: pytest.CaptureFixture[str
     assert lines(capsys, lambda **options: Lines(*columns, **options), begin, end) == [
         "all, 3/12 runs, 0:00:00 elapsed; tent · fog, 5/10 images, 0:00:00 elapsed",
         "all, 3/12 runs, 0:00:30 elapsed",
+    ]
+
+
+def test_work_that_is_not_counted_gets_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    def begin(shown: Lines) -> None:
+        shown.add_task("reading cifar10", total=None)
+
+    def count(shown: Lines) -> None:
+        shown.update(shown.task_ids[0], completed=5000)
+
+    columns = download_bars().columns
+    assert lines(capsys, lambda **options: Lines(*columns, **options), begin, id, count)[:2] == [
+        "reading cifar10, 0:00:00 elapsed",
+        "reading cifar10, 0:00:30 elapsed",
     ]
 
 

@@ -75,7 +75,9 @@ class Lines(Progress):
 
     def _described(self, task: Task) -> str:
         parts = []
-        for column in self.columns:
+        # Of work that is not counted, only the time is known.
+        counted = task.total is not None or task.completed
+        for column in self.columns if counted else (self.columns[0], TimeElapsedColumn()):
             shown = column(task) if isinstance(column, ProgressColumn) else column
             if isinstance(shown, Text) and shown.plain and "-:--" not in shown.plain:
                 parts.append(shown.plain.strip() + WORDS.get(type(column), ""))
