@@ -155,6 +155,20 @@ def test_what_was_computed_with_other_weights_is_computed_again() -> None:
     assert not first & {result.key for result in paper.read_results(Path("summary")).values()}
 
 
+def test_runs_of_one_method_come_beside_what_is_stored_of_others() -> None:
+    arguments = ("gain-cost", "--model", "cifar10=little:network", "--root", "nowhere")
+    code, output, _ = call(*arguments, "--method", "source", "--method", "bn_adapt")
+    assert code == 0
+    assert "Left out, of other methods than --method: 12 runs" in output
+    assert "1 item from 8 runs in" in output
+    assert {result.run.method for result in Store("results")} == {"source", "bn_adapt"}
+    code, output, _ = call(*arguments, "--method", "tent")
+    assert code == 0
+    assert "Left out, of other methods than --method: 8 runs" in output
+    assert "1 item from 12 runs in" in output
+    assert len(list(Store("results"))) == 12
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -163,6 +177,8 @@ def test_what_was_computed_with_other_weights_is_computed_again() -> None:
         (["--model", "cifar10"], "family=model"),
         (["--model", "mnist=little:network"], "cifar10"),
         (["--estimate", "--from-results"], "leave one of them out"),
+        (["--method", "tent", "--from-results"], "nothing is computed"),
+        (["--method", "tnet"], "Did you mean 'tent'"),
     ],
 )
 def test_bad_requests_get_a_message(arguments: list[str], said: str) -> None:

@@ -38,6 +38,9 @@ def reproduce(
         "the same data and weights, are not computed again.",
         shown="none",
     ),
+    method: list[str] | None = option(
+        None, "Compute the runs of this method only, and show what is stored of others; can be repeated.", shown="all"
+    ),
     model: list[str] | None = option(
         None,
         "Your own network for a family: cifar100=weights.safetensors, imagenet=my_module:make; for pacs, {source} "
@@ -72,13 +75,16 @@ def reproduce(
         # the same on all nodes of a Ray cluster
         cretta reproduce main cost --scale quick --engine ray --address auto
 
+        # two methods only: TEA, for one, takes most of the hours
+        cretta reproduce continual --scale quick --method tent --method cretta
+
         # continue from results that other machines computed, and add to them
         cretta reproduce main --scale day --export benchmarks/results/paper
 
         # a table from committed results, without computing
         cretta reproduce main --from-results
     """
-    from cretta import paper
+    from cretta import methods, paper
     from cretta.bench import RunContext, Store
     from cretta.bench import engine as make_engine
     from cretta.cli.execute import execute
@@ -89,6 +95,9 @@ def reproduce(
         return
     if from_results and estimated:
         raise OptionError("--estimate with --from-results: nothing is computed; leave one of them out.")
+    if from_results and method:
+        raise OptionError("--method with --from-results: nothing is computed; leave one of them out.")
+    names = {name for name in method or () if methods.get(name)}
     workers_of = make_engine(engine, workers=workers, threads=threads, address=address)
     for path, name in ((output, "--output"), (export, "--export")):
         if path is not None:
@@ -132,6 +141,11 @@ def reproduce(
                 say(f"Taken from {export}: {count(copied, 'run')}")
             if outdated:
                 say(f"In {export} with other data, weights or version, computed again: {count(outdated, 'run')}")
+        if names:
+            kept = [run for run in possible if run.method in names or context.key(run) in results_store]
+            if len(kept) < len(possible):
+                say(f"Left out, of other methods than --method: {count(len(possible) - len(kept), 'run')}")
+            possible = kept
         stages = paper.stages(possible)
         if estimated:
             _print_estimate(stages, results_store, context, workers_of.workers or 1)
