@@ -142,10 +142,10 @@ def reproduce(
             if outdated:
                 say(f"In {export} with other data, weights or version, computed again: {count(outdated, 'run')}")
         if names:
-            kept = [run for run in possible if run.method in names or context.key(run) in results_store]
-            if len(kept) < len(possible):
-                say(f"Left out, of other methods than --method: {count(len(possible) - len(kept), 'run')}")
-            possible = kept
+            chosen_runs = [run for run in possible if run.method in names or context.key(run) in results_store]
+            if len(chosen_runs) < len(possible):
+                say(f"Left out, of other methods than --method: {count(len(possible) - len(chosen_runs), 'run')}")
+            possible = chosen_runs
         stages = paper.stages(possible)
         if estimated:
             _print_estimate(stages, results_store, context, workers_of.workers or 1)
