@@ -39,7 +39,7 @@ from cretta.paper.printed import paper_data
 from cretta.paper.readings import Readings
 from cretta.paper.results import portable_scale
 from cretta.paper.shapes import ACCURACY, CALIBRATION_ERROR, CORRUPTION_ERROR, METHODS, domains, method_row, variants
-from cretta.paper.verdict import RULE, Claim, Finding, claims, column_count, judge
+from cretta.paper.verdict import RULE, ZERO, Claim, Finding, claims, column_count, judge
 from cretta.paper.verdict import verdict as judged
 from cretta.report.content import Cell, Chart, Column, Row, Table
 from cretta.report.ranking import number
@@ -207,12 +207,18 @@ def finding_row(claim: Claim, finding: Finding) -> tuple[str, ...]:
         own, other, name = finding.printed
         printed = f"{number(own, 2)} against {number(other, 2)} ({name})"
     not_run = f"; not run on the same images: {', '.join(finding.not_run)}" if finding.not_run else ""
+    own, other = finding.row.value or 0.0, finding.rival.value or 0.0
     measured = f"{figure(finding.row)} against {figure(finding.rival)} ({finding.name}{not_run})"
-    difference = number((finding.row.value or 0) - (finding.rival.value or 0), 2, signed=True)
-    margin = "?" if math.isinf(finding.margin) else number(finding.margin, 2)
+    difference = number(own - other, 2, signed=True)
+    if finding.name == ZERO:
+        measured = number(own, 2, signed=True)
+    if not math.isinf(finding.margin):
+        difference += f" ± {number(finding.margin, 2)}"
+    if claim.factor != 1:
+        difference = f"{number(other / own, 1)} times; claimed: {number(claim.factor, 0)}"
     opposite = "no, the opposite" if claim.factor == 1 else "no"
     answer = "yes" if finding.holds else opposite if finding.reversed else "not significantly"
-    return claim.text, finding.where, printed, measured, f"{difference} ± {margin}", answer
+    return claim.text, finding.where, printed, measured, difference, answer
 
 
 def not_to_use() -> str:

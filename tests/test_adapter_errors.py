@@ -226,6 +226,26 @@ def test_a_half_precision_network(method: str, dtype: torch.dtype) -> None:
 def test_what_is_no_module() -> None:
     with pytest.raises(ModelError, match=r"net is function; expected a torch\.nn\.Module"):
         cretta.adapt(lambda x: x, "tent")  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=r"net is the class BatchNorm2d; expected an instance of it, BatchNorm2d\(…\)"):
+        cretta.adapt(nn.BatchNorm2d, "tent")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_adapter_of_an_adapter(method: str) -> None:
+    inner = cretta.adapt(textbook.small_net(), "tent")
+    with pytest.raises(
+        ModelError, match=r"net is an adapter \(tent\); expected the network that it adapts, or its exp"
+    ):
+        adapted(method, inner)
+
+
+@pytest.mark.parametrize("name", ["fc.weight", "bn1.running_var"])
+def test_a_network_with_weights_that_are_not_finite(name: str) -> None:
+    net = textbook.small_net()
+    net.state_dict()[name][0] = float("nan")
+    model = cretta.adapt(net, "tent", statistics="running")
+    with pytest.raises(ModelError, match=rf"the logits are not finite: {name} of net holds NaN or infinite values"):
+        model(textbook.batches((8,))[0])
 
 
 def test_a_lazy_network_that_was_never_run() -> None:

@@ -95,6 +95,15 @@ def test_a_network_without_normalization() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(textbook.source_images(1).numel(), 3))
     advice = advise(net, textbook.source_images(20))
     assert "only --method source" in about(advice, "model").do
+    assert "batches" not in [item.about for item in advice]  # whose statistics this network does not use
+
+
+def test_a_buffer_of_another_size_and_without_labels() -> None:
+    net = textbook.small_net()
+    buffer = cretta.SourceBuffer(nn.functional.interpolate(textbook.source_images(1), scale_factor=2), augment="none")
+    seen = [item.seen for item in advise(net, textbook.source_images(20), buffer) if item.about == "buffer"]
+    side = textbook.SIDE
+    assert seen == [f"images of shape {(3, 2 * side, 2 * side)}, not {(3, side, side)}", "1 image without labels"]
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ DEVIATION = torch.tensor([0.247, 0.243, 0.261]).view(3, 1, 1)
 SCALES: dict[str, Transform] = {
     "0 to 1": lambda x: x,
     "0 to 255": lambda x: 255 * x,
+    "0 to 1/255": lambda x: x / 255,
     "normalized": lambda x: (x - MEAN) / DEVIATION,
 }
 
@@ -87,6 +88,8 @@ def test_a_buffer_of_another_size_is_refused(method: str) -> None:
             "normalized",
             "the batch was normalized by mean and deviation outside the network, and the buffer was not",
         ),
+        ("0 to 1/255", "0 to 1", "the buffer was divided by 255 twice, and the batch was not"),
+        ("0 to 1", "0 to 1/255", "the batch was divided by 255 twice, and the buffer was not"),
         (
             "normalized",
             "0 to 1",

@@ -79,6 +79,13 @@ class Adapter(Learner, Generic[OptionsT]):
         self, net: nn.Module, buffer: SourceBuffer | None = None, *, preset: str | None = None, **options: Any
     ) -> None:
         super().__init__()
+        if isinstance(net, Adapter):
+            raise ModelError(
+                f"net is an adapter ({net.name}); expected the network that it adapts, or its export(), which has the "
+                "adapted weights."
+            )
+        if isinstance(net, type) and issubclass(net, nn.Module):
+            raise ModelError(f"net is the class {net.__name__}; expected an instance of it, {net.__name__}(…).")
         if not isinstance(net, nn.Module):
             raise ModelError(
                 compiled(net)
@@ -291,7 +298,7 @@ class Adapter(Learner, Generic[OptionsT]):
         else:
             failed = outcome.skipped is not None and outcome.skipped.reason == NO_LOGITS
         if failed:
-            raise logits_error(x)
+            raise logits_error(x, self.net)
         return outcome
 
     def _record(self, x: Tensor, outcome: Outcome, start: Checkpoint) -> Record:
@@ -316,7 +323,7 @@ class Adapter(Learner, Generic[OptionsT]):
                 self._step.add(logits)
                 failure = self._failure(x, logits)
                 if failure is not None and failure.reason == NO_LOGITS:
-                    raise logits_error(x)
+                    raise logits_error(x, self.net)
                 return self._temperature.divide(x.own(logits) if isinstance(x, Shard) else logits)
             finally:
                 self.state.average.seen = {}

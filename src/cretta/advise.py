@@ -57,7 +57,8 @@ def advise(
     method = "source" if not shifted or not learns else "cretta" if buffer is not None else "tent"
     reason = "a buffer is there" if method == "cretta" else "it needs no buffer" if method == "tent" else "no need"
     advice.append(Advice("shift", text, f"--method {method} ({reason})" if learns else "--method source"))
-    advice.append(_batches(logits, batch_size))
+    if any("BatchNorm" in type(layer).__name__ for _, layer in norm_layers(net)):
+        advice.append(_batches(logits, batch_size))
     advice += _calibration(reference)
     passes = methods.get(method).facts.cost
     cost = f"a forward pass takes {1000 * seconds:.1f} ms per image here; {method} costs about {passes:.2g} of them"
@@ -97,8 +98,15 @@ def _scale(images: Tensor, buffer: SourceBuffer | None) -> Iterator[Advice]:
     batch, source = Scale.of(images), Scale.of(buffer.with_augment("none").batch(0, min(64, len(buffer))))
     if source.differs(batch, len(images)):
         yield Advice("scale", f"images {batch}, buffer {source}", "prepare both alike: they differ in scale")
+    shape, expected = tuple(buffer.images.shape[1:]), tuple(images.shape[1:])
+    if shape != expected:
+        yield Advice("buffer", f"images of shape {shape}, not {expected}", "give both one size (--size)")
     if buffer.labels is None:
-        yield Advice("buffer", f"{len(buffer)} images without labels", "with labels, accuracy could be estimated")
+        yield Advice(
+            "buffer",
+            f"{len(buffer)} image{'s' * (len(buffer) > 1)} without labels",
+            "with labels, accuracy could be estimated",
+        )
 
 
 def _shift(logits: Tensor, reference: SourceReference | None) -> tuple[bool, str]:

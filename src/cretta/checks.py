@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cretta.errors import BatchError
+from cretta.errors import BatchError, CrettaError, ModelError
 from cretta.parameters import FlatParameters
 
 NOT_FINITE = "the loss, its gradient or the logits after the update are not finite"
@@ -103,8 +103,13 @@ def raise_if_not_finite(x: Tensor) -> None:
         )
 
 
-def logits_error(x: Tensor) -> BatchError:
-    """Return an error for a finite batch whose logits are not finite."""
+def logits_error(x: Tensor, net: nn.Module) -> CrettaError:
+    """Return an error for a finite batch whose logits are not finite, by ``net``, which was never changed."""
+    for name, weight in net.state_dict().items():
+        if not bool(torch.isfinite(weight).all()):
+            return ModelError(
+                f"{NO_LOGITS}: {name} of net holds NaN or infinite values. Give a network with finite weights."
+            )
     low, high = (float(value) for value in torch.aminmax(x))
     return BatchError(
         f"{NO_LOGITS}; nothing was changed. Expected inputs on the scale that net was trained on, got values from "

@@ -128,17 +128,18 @@ class SourceComparison(Component):
         """Warn of a batch whose own statistics remove what distinguishes classes; return whether it is one."""
         if self.adapter.statistics != "batch" or not self._has_batch_norm:
             return False
-        what = "one image" if record.size == 1 else ""
-        if not what and record.source_logits is not None and record.size >= ENOUGH:
+        reason = "it has one image" if record.size == 1 else ""
+        if not reason and record.source_logits is not None and record.size >= ENOUGH:
             predicted = record.source_logits.argmax(-1)
-            what = "one class" if bool((predicted == predicted[0]).all()) else ""
-        if what:
+            if bool((predicted == predicted[0]).all()):
+                reason = f"the source model predicts one class for all {record.size} images"
+        if reason:
             warnings.warn(
-                f"a batch of {what} is normalized with its own statistics, which often does harm. Use "
+                f"a batch is normalized with its own statistics, which often does harm here: {reason}. Use "
                 "statistics='auto', or notice it by guard='rollback'.",
                 stacklevel=5,
             )
-        return bool(what)
+        return bool(reason)
 
     def samples(self, count: int, network: Network) -> tuple[Tensor, Tensor] | None:
         """Return a network's logits of up to ``count`` images of a labeled buffer, and their labels."""

@@ -45,6 +45,8 @@ class Scale(NamedTuple):
             return "0 to 255" if self.high <= 320 and self.low >= -64 else "another scale"
         if self.low < -0.25:
             return "normalized" if self.low >= -20 else "another scale"
+        if self.low >= 0 and 0 < self.high <= 1.25 / 255:
+            return "0 to 1/255"
         return "0 to 1" if self.high <= 1.25 else "another scale"
 
     def __str__(self) -> str:
@@ -52,7 +54,7 @@ class Scale(NamedTuple):
 
     def differs(self, other: Scale, count: int) -> bool:
         """Return whether ``count`` images of the scale ``other`` follow another convention, not only shifted."""
-        decided = count >= ENOUGH or "0 to 255" in (self.kind, other.kind)
+        decided = count >= ENOUGH or bool({"0 to 255", "0 to 1/255"} & {self.kind, other.kind})
         near = abs(other.mean - self.mean) <= self.deviation
         near &= self.deviation / 2 <= other.deviation <= 2 * self.deviation
         return self.kind != other.kind and decided and not near
@@ -148,6 +150,7 @@ def _cause(source: Scale, batch: Scale) -> str:
             "0 to 255",
             "is on the scale 0 to 255, and the {other} is not: divide it by 255 (a buffer reads bytes as [0, 1])",
         ),
+        ("0 to 1/255", "was divided by 255 twice, and the {other} was not"),
         ("normalized", "was normalized by mean and deviation outside the network, and the {other} was not"),
     ):
         if kind in kinds and len(kinds) > 1:

@@ -153,7 +153,7 @@ def test_code_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for spec, error, said in (
         ("net_opened:broken", ModelError, "ZeroDivisionError"),
         ("net_opened:greedy", ModelError, "takes no arguments"),
-        ("net_opened:number", ModelError, "gave a int"),
+        ("net_opened:number", ModelError, "gave int; expected"),
         ("net_opened:lost", OptionError, "lost"),
         ("bad_opened:made", OptionError, "no_such_package_opened"),
         ("lost_opened:made", OptionError, str(tmp_path)),

@@ -225,5 +225,7 @@ def _models(pairs: list[str]) -> dict[str, str]:
         family, equals, spec = pair.partition("=")
         if not equals or not spec:
             raise OptionError(f"--model {pair}: expected family=model, such as cifar100=weights.safetensors.")
+        if spec.endswith(".safetensors") and "{source}" not in spec and not Path(spec).is_file():
+            raise OptionError(f"--model {pair}: {spec} does not exist; expected a file of weights.")
         models[family] = spec
     return models

@@ -37,7 +37,7 @@ def train(
     architecture: str = option("wrn-40-2", "wrn-depth-width, resnet-depth[-width], efficientnet-lite0."),
     init: str | None = option(None, "Start from these weights: a shipped model's name, a file, or module:callable."),
     learn: str = option("all", "Parameters that are trained: all, or 'norm and head'."),
-    epochs: float | None = option(None, "Passes over the training images."),
+    epochs: float | None = option(None, "Passes over the training images; give these or --minutes."),
     minutes: float | None = option(None, "Train for this long instead, over all restarts."),
     root: Path | None = ROOT,
     test: Path | None = option(None, "For a folder: another folder, to test on."),
@@ -198,6 +198,8 @@ def _datasets(settings: dict[str, Any]) -> tuple[ImageDataset, ImageDataset | No
     name, root, size = settings["dataset"], Path(settings["root"]) if settings["root"] else None, settings["size"]
     if name in NAMED:
         without_size(name, "--size", size)
+        if settings["test"] is not None:
+            raise OptionError(f"--test {settings['test']}: {name} has test images of its own; leave it out.")
         record = DATASETS[name]
         return record.open("train", root, None), record.open("test", root, None)
     if not Path(name).is_dir():

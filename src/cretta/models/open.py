@@ -161,7 +161,7 @@ def _python(spec: str, values: Normalization) -> OpenedModel:
     finally:
         sys.path.remove(here)
     if not isinstance(target, nn.Module):
-        raise ModelError(f"{spec} gave a {type(target).__name__}; expected a torch.nn.Module that returns logits.")
+        raise ModelError(f"{spec} gave {type(target).__name__}; expected a torch.nn.Module that returns logits.")
     target.eval()
     if values is not None:
         normalize_input(target, *values)

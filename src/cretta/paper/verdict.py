@@ -20,9 +20,9 @@ RULE = """\
 A claim is that one row is better than others, or as good as them within a number of points. It holds in a column if the
 measured difference to every other row has the claimed sign and is larger than its margin, or is within the points
 claimed. The margin is that of a t-test at 5 %: of tables over batches and seeds, of lines over their points, of single
-batches over corruptions; the last value of a line has none. *Yes*: it holds in all measured columns, and all the other
-rows were run on the same images; *no*: it holds in none, and in some the opposite is significant; *undecided*: no
-difference is significant; *partly*: all else."""
+batches over corruptions; where no ± is shown, as for the last value of a line, there is none. *Yes*: it holds in all
+measured columns, and all the other rows were run on the same images; *no*: it holds in none, and in some the opposite
+is significant; *undecided*: no difference is significant; *partly*: all else."""
 ZERO = "0"
 """In place of another row: the number is compared with zero."""
 
@@ -139,7 +139,8 @@ def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mappin
         return (b - a * claim.factor) * (1 if better == "lower" else -1)
 
     leads = {name: lead(row.value, cell.value) for name, cell in measured.items() if cell.value is not None}
-    margins = {name: 0.0 if claim.within is not None else margin(row, cell) for name, cell in measured.items()}
+    margins = {name: margin(row, cell) for name, cell in measured.items()}
+    least = dict.fromkeys(margins, 0.0) if claim.within is not None else margins
     name = min(leads, key=leads.__getitem__)
     printed = {other: cell.printed for other, cell in rivals.items() if cell.printed is not None}
     before = None
@@ -153,7 +154,7 @@ def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mappin
         rival=measured[name],
         name=name,
         margin=margins[name],
-        holds=all(leads[other] >= margins[other] and (claim.within is not None or leads[other] > 0) for other in leads),
+        holds=all(leads[other] >= least[other] and (claim.within is not None or leads[other] > 0) for other in leads),
         reversed=any(-leads[other] > margins[other] for other in leads),
         not_run=tuple(other for other in rivals if other not in measured),
     )
