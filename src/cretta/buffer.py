@@ -125,6 +125,8 @@ class SourceBuffer:
         sampling.check_dataset(dataset)
         if confidence is not None and confidence.shape != (len(dataset),):
             raise OptionError(f"confidence: expected {len(dataset)} values, one per image, got {confidence.shape}.")
+        if not len(dataset):
+            raise OptionError("the dataset is empty; expected source images.")
         total = _count(size, len(dataset))
         generator = np.random.default_rng(seed)
         labels = sampling.read_labels(dataset, progress)

@@ -31,6 +31,7 @@ from cretta.data import embedded
 from cretta.data.domains import Domain
 from cretta.data.make import PUBLISHED
 from cretta.data.registry import DATASETS
+from cretta.methods import built_in
 from cretta.monitor.guard import ACTIONS
 from cretta.normalization import STATISTICS
 from cretta.paper.scale import SCALES
@@ -136,6 +137,8 @@ def option_help(*path: str, name: str) -> str:
     ("path", "name", "choices"),
     [
         (("run",), "data", {name.partition(":")[0] for name in DATASETS}),
+        (("run",), "method", built_in()),
+        (("predict",), "method", built_in()),
         (("run",), "stream", STREAMS),
         (("run",), "select", SELECT),
         (("reproduce",), "scale", SCALES),

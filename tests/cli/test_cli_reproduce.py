@@ -176,6 +176,7 @@ def test_runs_of_one_method_come_beside_what_is_stored_of_others() -> None:
         (["--scale", "large"], "smoke"),
         (["--model", "cifar10"], "family=model"),
         (["--model", "mnist=little:network"], "cifar10"),
+        (["--model", "cifar10=lost.safetensors"], "lost.safetensors does not exist; expected a file of weights"),
         (["--estimate", "--from-results"], "leave one of them out"),
         (["--method", "tent", "--from-results"], "nothing is computed"),
         (["--method", "tnet"], "Did you mean 'tent'"),

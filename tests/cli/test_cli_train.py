@@ -138,6 +138,10 @@ def test_a_folder_of_ones_own(tmp_path: Path, mine: str) -> None:
         (["embedded", "--epochs", "1", "--save-every", "-1"], "--save-every -1: expected a number, at least 0."),
         (["embedded", "--epochs", "1", "--device", "tpu"], "--device tpu: expected auto, cpu"),
         (["cifar10", "--epochs", "1", "--root", "nowhere"], "cretta data get cifar10"),
+        (
+            ["embedded", "--epochs", "1", "--test", "folder"],
+            "--test folder: embedded has test images of its own; leave",
+        ),
         (["embedded", "--epochs", "1", "--size", "64"], "--size: the images of embedded are of 32x32; leave it out."),
         (
             ["embedded", "--epochs", "1", "--batch-size", "2000"],

@@ -40,7 +40,9 @@ def argument(default: object, help: str, *, shown: str | bool = False, name: str
     return typer.Argument(default, help=help, show_default=shown, metavar=name)
 
 
-METHOD = option("cretta", "The adaptation method; source does not adapt.", ADAPTATION)
+METHODS = "source (does not adapt), bn_adapt, pl, shot, shot_im, tent, eta, eata, sar, aea, tea or cretta"
+"""For help, which loads no method; others can be installed."""
+METHOD = option("cretta", f"The adaptation method: {METHODS}.", ADAPTATION)
 PRESET = option(None, "A named set of options: cifar100, …", ADAPTATION)
 OPTION = option(None, "An option of the method, key=value; can be repeated.", ADAPTATION)
 GUARD = option(

@@ -7,7 +7,20 @@ from pathlib import Path
 from cretta.cli import parse
 from cretta.cli.app import app
 from cretta.cli.console import print_results
-from cretta.cli.options import ADAPTATION, ADDRESS, DEVICE, ENGINE, MODEL, ROOT, STORE, STREAM, THREADS, WORKERS, option
+from cretta.cli.options import (
+    ADAPTATION,
+    ADDRESS,
+    DEVICE,
+    ENGINE,
+    METHODS,
+    MODEL,
+    ROOT,
+    STORE,
+    STREAM,
+    THREADS,
+    WORKERS,
+    option,
+)
 
 
 @app.command(resumable=True)
@@ -32,7 +45,7 @@ def run(
     images: int | None = option(None, "Images of each shift.", STREAM, shown="all"),
     size: int | None = option(None, "Scale image files to this side.", STREAM, min=1),
     batch_size: int | None = option(None, "Images per batch.", STREAM, shown="the benchmark's"),
-    method: list[str] | None = option(None, "A method, or all; can be repeated.", ADAPTATION, shown="cretta"),
+    method: list[str] | None = option(None, f"{METHODS}; or all. Can be repeated.", ADAPTATION, shown="cretta"),
     preset: str | None = option(
         None, "Named options, or several: cifar10+fast.", ADAPTATION, shown="the method's for the benchmark"
     ),
