@@ -205,14 +205,16 @@ def finding_row(claim: Claim, finding: Finding) -> tuple[str, ...]:
     printed = "–"
     if finding.printed:
         own, other, name = finding.printed
-        printed = f"{number(own, 2)} against {number(other, 2)} ({name})"
+        printed = (
+            f"{number(own, 2)} against {number(other, 2)} ({name})" if name != ZERO else number(own, 2, signed=True)
+        )
     not_run = f"; not run on the same images: {', '.join(finding.not_run)}" if finding.not_run else ""
     own, other = finding.row.value or 0.0, finding.rival.value or 0.0
     measured = f"{figure(finding.row)} against {figure(finding.rival)} ({finding.name}{not_run})"
     difference = number(own - other, 2, signed=True)
     if finding.name == ZERO:
         measured = number(own, 2, signed=True)
-    if not math.isinf(finding.margin):
+    if 0 < finding.margin < math.inf:
         difference += f" ± {number(finding.margin, 2)}"
     if claim.factor != 1:
         difference = f"{number(other / own, 1)} times; claimed: {number(claim.factor, 0)}"

@@ -53,10 +53,29 @@ def test_what_was_run_has_its_numbers_and_the_rest_says_that_it_was_not(writer: 
 def test_a_factor_that_is_missed_is_not_the_opposite(writer: ModuleType) -> None:
     rows = (Row("CreTTA", (Cell(10.0),)), Row("TEA", (Cell(50.0),)))
     costs = Table("costs", "Costs", "Method", (Column("GFLOPs", better="lower"),), rows)
-    for row, factor, answer in (("CreTTA", 4.0, "yes"), ("CreTTA", 8.0, "no"), ("TEA", 1.0, "no, the opposite")):
+    for row, factor, difference, answer in (
+        ("CreTTA", 4.0, "5.0 times; claimed: 4", "yes"),
+        ("CreTTA", 8.0, "5.0 times; claimed: 8", "no"),
+        ("TEA", 1.0, "+40.00", "no, the opposite"),
+    ):
         claim = Claim(text="", row=row, factor=factor)
         (finding,) = judge(claim, [costs])
-        assert writer.finding_row(claim, finding)[-1] == answer
+        assert writer.finding_row(claim, finding)[-2:] == (difference, answer)
+
+
+def test_a_difference_within_the_points_claimed_has_its_margin_and_a_change_no_rival(writer: ModuleType) -> None:
+    rows = tuple(
+        Row(label, (Cell(sum(blocks) / 3, blocks=blocks),))
+        for label, blocks in (("CreTTA", (80.0, 81.0, 82.0)), ("10%", (80.5, 81.1, 82.6)))
+    )
+    table = Table("made", "Made", "Method", (Column("Acc", better="higher"),), rows)
+    claim = Claim(text="", row="CreTTA", within=1.0)
+    (finding,) = judge(claim, [table])
+    # Differences -0.5, -0.1 and -0.6: mean -0.4, deviation 0.2646; t of 2 degrees of freedom at 5 %: 4.303.
+    assert writer.finding_row(claim, finding)[-2:] == ("-0.40 ± 0.66", "yes")
+    claim = Claim(text="", row="CreTTA", than=("0",), better="higher")
+    (finding,) = judge(claim, [table])
+    assert writer.finding_row(claim, finding)[-3:] == ("+81.00", "+81.00 ± 2.48", "yes")
 
 
 def test_reasons_are_shown_only_of_what_was_run(writer: ModuleType) -> None:
