@@ -119,6 +119,8 @@ def test_streams(arguments: list[str], domains: tuple[str, ...], stream: str) ->
         (["--data", "cifar11"], "tiny-imagenet. Or a folder with train/CLASS/ and test/CLASS/."),
         (["--data", "cifar10", "--root", "nowhere"], "cretta data get cifar10"),
         (["--shift", "rain"], "fog"),
+        (["--shift", "fog/7"], "fog/7: expected a severity from 1 to 5 after the slash, as in fog/5."),
+        (["--shift", "fog/x"], "fog/x: expected a severity from 1 to 5"),
         (["--option", "betta=1"], "beta"),
         (["--option", "beta=-1"], "beta=-1.0"),
         (["--stream", "dirichlet"], "such as --delta 0.1"),

@@ -387,7 +387,7 @@ def test_frost_without_its_photographs_says_what_to_install(monkeypatch: pytest.
         ({"severity": 2.5}, "severity=2.5: expected an integer from 1 to 5"),
         ({"severity": True}, "severity=True: expected an integer from 1 to 5"),
         ({"seed": -1}, "seed=-1: expected an integer from 0"),
-        ({"parameters": "cifar10"}, "unknown parameter set 'cifar10'; choose one of cifar, tiny, imagenet"),
+        ({"parameters": "cifar10"}, "parameters='cifar10': expected one of cifar, tiny, imagenet; leave it out"),
     ],
 )
 def test_an_invalid_option_names_the_allowed_values(options: dict[str, object], message: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from cretta.data.corruptions import SEVERITIES, check_name_and_severity
+from cretta.data.corruptions import CORRUPTIONS, SEVERITIES, VALIDATION_CORRUPTIONS, check_name_and_severity
 from cretta.errors import OptionError
 
 CLEAN = "clean"
@@ -38,6 +38,10 @@ class Domain:
     def parse(cls, text: str) -> Self:
         """Return the domain with this text."""
         name, _, severity = text.rpartition("/")
+        if name in (*CORRUPTIONS, *VALIDATION_CORRUPTIONS) and severity not in map(str, SEVERITIES):
+            raise OptionError(
+                f"{text}: expected a severity from {SEVERITIES[0]} to {SEVERITIES[-1]} after the slash, as in {name}/5."
+            )
         return cls(name, int(severity)) if severity.isdecimal() and name else cls(text)
 
     @classmethod

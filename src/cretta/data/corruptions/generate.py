@@ -104,8 +104,8 @@ def check_corruption(name: str, severity: int, seed: int, parameters: str | None
     _check_integer("seed", seed, 0, 2**64 - 1)
     if parameters is not None and parameters not in PARAMETER_SETS:
         raise OptionError(
-            f"unknown parameter set {parameters!r}; choose one of {', '.join(PARAMETER_SETS)}, "
-            "or leave it out to follow the image size"
+            f"parameters={parameters!r}: expected one of {', '.join(PARAMETER_SETS)}; leave it out to follow the size "
+            "of the images."
         )
     if name == "frost":
         frost_photographs(1, 1, 1)
