@@ -660,8 +660,3 @@ def test_threads_share_a_buffer_and_get_what_one_would() -> None:
             found = list(pool.map(buffer.batch, range(0, 200, 50), [50] * 4))
         assert torch.equal(torch.cat(found), expected)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_an_empty_dataset() -> None:
-    with pytest.raises(OptionError, match="the dataset is empty; expected source images"):
-        SourceBuffer.sample([], size=2)

@@ -293,7 +293,7 @@ def test_wrong_ways_to_sample() -> None:
         SourceBuffer.sample(dataset(LABELS), 9, "confident")
     with pytest.raises(OptionError, match=rf"expected {len(LABELS)} values, one per image, got \(3,\)"):
         SourceBuffer.sample(dataset(LABELS), 9, "confident", confidence=np.zeros(3))
-    with pytest.raises(OptionError, match="0 samples"):
+    with pytest.raises(OptionError, match=r"the dataset is empty \(0 samples\); expected source images"):
         SourceBuffer.sample([], 0.5)
     with pytest.raises(OptionError, match=r"Did you mean 'rotate'\?"):
         SourceBuffer.sample(dataset(LABELS), 9, augment="rotated")

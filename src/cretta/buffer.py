@@ -126,7 +126,7 @@ class SourceBuffer:
         if confidence is not None and confidence.shape != (len(dataset),):
             raise OptionError(f"confidence: expected {len(dataset)} values, one per image, got {confidence.shape}.")
         if not len(dataset):
-            raise OptionError("the dataset is empty; expected source images.")
+            raise OptionError("the dataset is empty (0 samples); expected source images.")
         total = _count(size, len(dataset))
         generator = np.random.default_rng(seed)
         labels = sampling.read_labels(dataset, progress)
