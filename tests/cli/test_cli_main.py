@@ -17,6 +17,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import cretta
 import forks
 import processes
 from cretta import models
@@ -213,6 +214,7 @@ def test_warnings_for_the_user_are_notes_without_source_code() -> None:
     def first() -> None:
         """Warn."""
         warnings.warn("be careful", UserWarning, stacklevel=1)
+        warnings.warn("batch 14: reset", cretta.CollapseWarning, stacklevel=1)
 
     @group.command()
     def second() -> None:
@@ -221,7 +223,7 @@ def test_warnings_for_the_user_are_notes_without_source_code() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # in tests they are errors
         result = CliRunner().invoke(group, ["first"])
-    assert (result.exit_code, result.stderr) == (0, "note: be careful\n")
+    assert (result.exit_code, result.stderr) == (0, "note: be careful\nnote: batch 14: reset\n")
 
 
 def test_a_dataset_is_shown_without_its_pixels() -> None:

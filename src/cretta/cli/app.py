@@ -77,7 +77,7 @@ class Command(_ReadableTypes, TyperCommand):
                 show_others = warnings.showwarning
                 warnings.showwarning = lambda message, category, *position, **details: (
                     note(str(message))  # without the line of source code that Python adds
-                    if category is UserWarning
+                    if category is UserWarning or category.__module__.startswith("cretta.")
                     else show_others(message, category, *position, **details)
                 )
                 return super().invoke(ctx)
