@@ -515,6 +515,13 @@ def chosen_parts() -> list[Table]:
     return [part for part in map(paper.measured, shown(CHOSEN)) if isinstance(part, Table)]
 
 
+def without_reset() -> str:
+    """Return the tables of streams without a reset: corruptions in a row, and those that recur."""
+    parts = [paper.measured(part) for name in ("continual", "recurring") for part in shown(name)]
+    tables = [markdown(part).strip() for part in parts if isinstance(part, Table)]
+    return "\n\n".join(tables) or "Not measured yet: `cretta reproduce continual recurring --scale quick`."
+
+
 def in_short() -> str:
     """Return accuracy and ECE of methods and of both settings of CreTTA, and the cost of a step, for README.md."""
     scale, parts = scale_of(CHOSEN), chosen_parts()
@@ -583,6 +590,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "longer streams": longer_streams,
     "settings that were tried": tried,
     "the chosen setting": chosen,
+    "streams without a reset": without_reset,
     "results in short": in_short,
     **{f"choice: {situation}": partial(choice, situation) for situation in SITUATIONS},
 }

@@ -92,6 +92,13 @@ def test_a_line_that_changes_must_do_so_beyond_the_spread_of_its_points(own: tup
     assert verdict(judge(claim, [drawn(*own)])) == answer
 
 
+@pytest.mark.parametrize("own", [(50.0, 51.0, 52.0), (70.0, 71.0, 72.0)])
+def test_nothing_is_decided_by_the_last_value_of_a_line(own: tuple[float, ...]) -> None:
+    lines = tuple(Series(label, (0.0, 1.0, 2.0), y) for label, y in (("CreTTA", own), ("TEA", (60.0, 61.0, 62.0))))
+    chart = Chart("made", "made", (Panel("accuracy", "batch", "Acc, % ↑", "line", lines),))
+    assert verdict(judge(Claim(text="", row="CreTTA", curve="last"), [chart])) == "undecided"
+
+
 @pytest.mark.parametrize(("spread", "answer"), [(0.001, "yes"), (0.2, "undecided")])
 def test_a_number_of_single_batches_has_the_spread_over_corruptions(spread: float, answer: str) -> None:
     item = get("contrastive-batches")

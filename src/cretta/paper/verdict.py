@@ -20,7 +20,7 @@ RULE = """\
 A claim is that one row is better than others, or as good as them within a number of points. It holds in a column if the
 measured difference to every other row has the claimed sign and is larger than its margin, or is within the points
 claimed. The margin is that of a t-test at 5 %: of tables over batches and seeds, of lines over their points, of single
-batches over corruptions; where no ± is shown, as for the last value of a line, there is none. *Yes*: it holds in all
+batches over corruptions; the last value of a line has none, so that nothing is decided by it. *Yes*: it holds in all
 measured columns, and all the other rows were run on the same images; *no*: it holds in none, and in some the opposite
 is significant; *undecided*: no difference is significant; *partly*: all else."""
 ZERO = "0"
@@ -35,7 +35,7 @@ def _change(line: Sequence[float]) -> Cell:
 
 CURVES: dict[str, Callable[[Sequence[float]], Cell]] = {
     "mean": lambda line: Cell(fmean(line), blocks=tuple(line)),
-    "last": lambda line: Cell(line[-1]),
+    "last": lambda line: Cell(line[-1], blocks=(line[-1],)),  # one value has no spread
     "change": _change,
     "range": lambda line: Cell(max(line) - min(line)),
 }
