@@ -579,7 +579,7 @@ def test_an_unknown_item_names_the_nearest() -> None:
 
 @pytest.mark.slow
 def test_an_item_from_end_to_end(tmp_path: Path) -> None:
-    family = dataclasses.replace(SMOKE.family("cifar10"), images=8, batch_size=4, some=("fog",))
+    family = dataclasses.replace(SMOKE.family("cifar10"), images=8, batch_size=4, ablations=("fog",))
     scale = dataclasses.replace(SMOKE, families={**SMOKE.families, "cifar10": family}).resolve(tmp_path)
     item, context = get("pairs"), RunContext(tmp_path)
     plan = item.plan(scale)

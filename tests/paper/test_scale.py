@@ -68,6 +68,18 @@ def test_a_day_has_images_and_seeds_by_method() -> None:
     assert "† the first 1 000 with TEA; 2 000 at milder severities" in " ".join(table.notes)
 
 
+def test_a_day_has_long_streams_of_few_corruptions_for_ablations() -> None:
+    main = {run for name in ("main", "accuracy", "chosen-setting") for run in get(name).plan(DAY)}
+    for name, options in (("contrastive", "target"), ("source-model", "pairwise")):
+        runs = [run for run in get(name).plan(DAY) if run.data == "cifar10" and run.domains[0].severity == 5]
+        assert {run.domains[0].name for run in runs} == {"gaussian_noise", "fog", "jpeg_compression"}
+        assert {run.images for run in runs} == {None}
+        # CreTTA as it is comes from the main tables.
+        assert {run.options for run in runs if run not in main} == {(("objective", options),)}
+    costs = [run for run in get("cost").plan(DAY) if run.data == "cifar10"]
+    assert len({run.domains for run in costs}) == len(CORRUPTIONS) * 5
+
+
 def test_what_counts_most_runs_first() -> None:
     parts = stages(get("main").plan(DAY))
     assert list(parts)[:5] == [

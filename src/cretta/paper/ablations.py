@@ -96,7 +96,7 @@ def by_batch(columns: Sequence[tuple[Column, Variant, Curve]]) -> Draw:
 
     def draw(item: Item, readings: Readings) -> Iterator[Table]:
         family = readings.scale.family("cifar100")
-        streams = at_severity(WORST, family.some)
+        streams = at_severity(WORST, family.ablations)
         rows = []
         for row, numbers in printed(item.labels[0]).items():
             cells = [
@@ -118,7 +118,7 @@ def by_batch(columns: Sequence[tuple[Column, Variant, Curve]]) -> Draw:
 def target_as_source(item: Item, readings: Readings) -> Iterator[Table]:
     """Draw accuracy with its gain over BN Adapt, and ECE."""
     family = readings.scale.family("cifar100")
-    streams = at_severity(WORST, family.some)
+    streams = at_severity(WORST, family.ablations)
     quantities = (ACCURACY, GAIN, CALIBRATION_ERROR)
     rows = []
     for variant in (BN_ADAPT, TARGET_AS_SOURCE, CRETTA):
@@ -134,12 +134,18 @@ def target_as_source(item: Item, readings: Readings) -> Iterator[Table]:
 def energy(item: Item, readings: Readings) -> Iterator[Chart]:
     """Draw the mean energy of each batch, by severity, and without bias terms."""
     family = readings.scale.family("cifar100")
-    streams = at_severity(WORST, family.some)
+    streams = at_severity(WORST, family.ablations)
     bias = {variant.label: readings.groups(family, variant, streams) for variant in (CRETTA, WITHOUT_BIAS)}
     y = "mean energy of target samples"
     yield chart(
         item,
-        curves(readings, "CreTTA by severity", y, values.energies, by_severity(readings, family, CRETTA)),
+        curves(
+            readings,
+            "CreTTA by severity",
+            y,
+            values.energies,
+            by_severity(readings, family, CRETTA, corruptions=family.ablations),
+        ),
         curves(readings, "severity 5, with and without bias terms", y, values.energies, bias),
     )
 
@@ -162,7 +168,7 @@ def beta_panels(name: str, readings: Readings) -> Iterator[Panel]:
         if name == "tiny-imagenet":
             groups: dict[str, Groups] = {v.label: readings.groups(family, v, streams) for v in (cretta, TENT, TEA)}
         else:
-            groups = by_severity(readings, family, cretta)
+            groups = by_severity(readings, family, cretta, corruptions=family.ablations)
         for label, runs in groups.items():
             lines.setdefault(label, []).append((number, runs))
     for y, value in (("Acc, % ↑", values.accuracy), ("ECE, % ↓", values.calibration_error)):

@@ -49,7 +49,7 @@ def cost(item: Item, readings: Readings) -> Iterator[Table]:
         rows = []
         for variant in VARIANTS:
             operations, memory, percent, error = printed(label)[variant.label]
-            groups = readings.groups(family, variant, domains(family, "average"))
+            groups = readings.groups(family, variant, domains(family, "average", ablation=False))
             one = [group[:1] for group in groups[:1]]
             costs = (
                 readings.cell(one, gflops("paper_gflops"), operations),
@@ -71,7 +71,7 @@ def cost(item: Item, readings: Readings) -> Iterator[Table]:
 def gain(item: Item, readings: Readings) -> Iterator[Chart]:
     """Draw what each method gains over the source model against what a step costs; the paper's points beside it."""
     family = readings.scale.family("cifar10")
-    streams = domains(family, "average")
+    streams = domains(family, "average", ablation=False)
     main, costs = printed("tab:AccCompare"), printed(CIFAR10)
     panels = []
     # In Table 1, mCE and ECE over all severities of CIFAR10-C are the third and fourth number.

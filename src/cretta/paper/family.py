@@ -51,7 +51,9 @@ class Family:
     corruptions: tuple[str, ...] = CORRUPTIONS
     """At severity 5 in the main tables."""
     some: tuple[str, ...] = CORRUPTIONS
-    """For averages over severities, for streams and for ablations."""
+    """For averages over severities, and for streams."""
+    ablations: tuple[str, ...] = ()
+    """For ablations; ``some`` if empty."""
     severities: tuple[int, ...] = SEVERITIES
     """Those that averages are over."""
     gradual: tuple[str, ...] = CORRUPTIONS
@@ -71,6 +73,8 @@ class Family:
     def __post_init__(self) -> None:
         if not self.batch_size:
             object.__setattr__(self, "batch_size", self.record.batch_size)
+        if not self.ablations:
+            object.__setattr__(self, "ablations", self.some)
 
     @property
     def record(self) -> Dataset:

@@ -58,7 +58,13 @@ def overconfidence(item: Item, readings: Readings) -> Iterator[Chart]:
     for name in BENCHMARKS:
         family = readings.scale.family(name)
         panels = [
-            curves(readings, f"{variant.label}: {title}", y, curve, by_severity(readings, family, variant))
+            curves(
+                readings,
+                f"{variant.label}: {title}",
+                y,
+                curve,
+                by_severity(readings, family, variant, corruptions=family.some),
+            )
             for title, y, curve in shown
             for variant in (TENT, CRETTA)
         ]

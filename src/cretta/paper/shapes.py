@@ -110,8 +110,9 @@ def domains(family: Family, where: Where, *, ablation: bool = True) -> list[Doma
     if where == "clean":
         return [Domain(CLEAN)]
     if where == "worst":
-        return at_severity(WORST, family.some if ablation else family.corruptions)
-    return [Domain(name, severity) for name in family.some for severity in family.severities]
+        return at_severity(WORST, family.ablations if ablation else family.corruptions)
+    averaged = family.ablations if ablation else family.some
+    return [Domain(name, severity) for name in averaged for severity in family.severities]
 
 
 def at_severity(severity: int, corruptions: Sequence[str]) -> list[Domain]:
@@ -123,10 +124,12 @@ def at_severity(severity: int, corruptions: Sequence[str]) -> list[Domain]:
     return [Domain(name, severity) for name in corruptions]
 
 
-def by_severity(readings: Readings, family: Family, variant: Variant) -> dict[str, Groups]:
-    """Return the runs of a variant at each severity, by label."""
+def by_severity(
+    readings: Readings, family: Family, variant: Variant, *, corruptions: Sequence[str]
+) -> dict[str, Groups]:
+    """Return the runs of a variant on these corruptions at each severity, by label."""
     return {
-        f"severity {severity}": readings.groups(family, variant, at_severity(severity, family.some))
+        f"severity {severity}": readings.groups(family, variant, at_severity(severity, corruptions))
         for severity in family.severities
     }
 
