@@ -46,7 +46,9 @@ def test_what_was_run_has_its_numbers_and_the_rest_says_that_it_was_not(writer: 
         in page
     )
     assert "| -10.00 ± 0.00 | no, the opposite |" in page
-    assert "Scale `day`: The main tables on CIFAR" in page
+    assert page.count("- Scale `day`: The main tables on CIFAR") == 1
+    assert "**CreTTA is the most accurate under corruption.** No:" in page
+    assert "`cretta reproduce accuracy --scale day`." in page
     assert "Likely reason" not in page
 
 

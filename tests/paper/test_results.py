@@ -139,6 +139,14 @@ def test_of_scales_with_the_same_results_the_one_that_is_nearest_to_complete_is_
     assert chosen.name == "day"
 
 
+def test_of_scales_with_the_same_runs_the_smallest_is_shown() -> None:
+    item = get("imagenet")
+    assert item.plan(DAY) == item.plan(QUICK)
+    chosen = best_scale(item, {portable(run): result(run) for run in item.plan(DAY)})
+    assert chosen
+    assert chosen.name == "quick"
+
+
 def test_a_damaged_summary_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / SUMMARY).write_text("version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(StateError, match=r"runs\.parquet cannot be read .*version control"):

@@ -97,7 +97,9 @@ def reproduce(
         raise OptionError("--estimate with --from-results: nothing is computed; leave one of them out.")
     if from_results and method:
         raise OptionError("--method with --from-results: nothing is computed; leave one of them out.")
-    names = {name for name in method or () if methods.get(name)}
+    names = set(method or ())
+    for name in names:
+        methods.get(name)  # raises for names that do not exist
     workers_of = make_engine(engine, workers=workers, threads=threads, address=address)
     for path, name in ((output, "--output"), (export, "--export")):
         if path is not None:

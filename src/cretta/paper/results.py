@@ -55,12 +55,14 @@ def best_scale(
 
     Something is to be seen at it, it runs the methods of which there are results, and it has the largest share of the
     runs that count most: the main methods and their variants at severity 5 of the first dataset. Where several have all
-    of them, it is the one with results of most images, or with the larger share of its runs.
+    of them, it is the one with results of most images, or with the larger share of its runs. Of scales that have the
+    same runs it is the smallest.
     """
-    plans = [(chosen, item.plan(chosen)) for chosen in (portable_scale(scale, results) for scale in scales)]
-    methods = {run.method for _, plan in plans for run in plan if run in results}
+    ordered = [portable_scale(scale, results) for scale in scales]  # the largest first
+    plans = {item.plan(chosen): chosen for chosen in ordered}
+    methods = {run.method for plan in plans for run in plan if run in results}
     ranks: dict[tuple[bool, int, float, int, float], Scale] = {}
-    for chosen, plan in plans:  # the largest first
+    for plan, chosen in plans.items():
         first = [run for run in plan if _counts_most(run) and run.data == plan[0].data] or plan
         share = sum(run in results for run in first) / len(first)
         done = [results[run] for run in plan if run in results]
