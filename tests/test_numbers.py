@@ -48,6 +48,12 @@ CELL = re.compile(rf"\**{NUMBER}\**(?: ?[±/–·] ?\**{NUMBER}\**)*")
 """A cell of a table with nothing but numbers."""
 MEASURE = re.compile(r"\d[\d ,.]* ?(?:%|points?\b|ms\b|s\b|[kMG]B\b|images/s|times\b|(?:seconds|minutes|hours)\b)")
 """A number with a unit in the text."""
+_WORD = "half|third|quarter|two|three|four|five|six|seven|eight|nine|ten|fifteen|twenty|thirty|fifty|hundred"
+IN_WORDS = re.compile(
+    rf"\b(?:twice (?:the|that|as)(?: \w+)?|(?:{_WORD})(?: to(?: a)? (?:{_WORD}))?"
+    r"(?: of an? point| points?| times(?: the)?(?: \w+)?| as \w+| (?:of )?the (?:cost|time|memory)| higher| lower| faster| fewer))"
+)
+"""A ratio or a difference that is written in words."""
 
 NOT_MEASURED = {
     "docs/buffers.md": {
@@ -89,6 +95,31 @@ NOT_MEASURED = {
 }
 """Numbers with units outside of generated parts, and where they come from."""
 
+WORDS_WITH_ORIGIN = {
+    "README.md": {"three times the cost": "the words of the readme, below"},
+    "docs/architecture.md": {"ten times the largest": "a constant of inputs.py"},
+    "docs/choosing.md": {
+        "seven to eight times the time": "the time of a step, below",
+        "third of the cost": "the words of the page of choices, below",
+        "twice the ECE": "the words of the page of choices, below",
+        "third to a half higher": "the words of the page of choices, below",
+        "nine points": "the words of the page of choices, below",
+        "quarter of a point": "the words of the page of choices, below",
+        "five times": "visits of a stream",
+    },
+    "docs/model-cards.md": {"three times the work": "three passes per image"},
+    "docs/monitoring.md": {"hundred times as": "learning rates of a benchmark"},
+    "docs/scaling.md": {"three times at": "a limit", "four times the weights": "a setting"},
+    "docs/speed.md": {
+        "twice the memory": "activations and their gradients",
+        "twice the arithmetic": "the width of registers",
+        "twice as fast": "the width of registers",
+        "twice that": "an aim, beside the table",
+        "four times the weight": "6 × 6 values in place of 3 × 3",
+    },
+}
+"""Such words outside of generated parts, and what they follow from."""
+
 
 def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
@@ -129,7 +160,16 @@ def test_numbers_in_the_text_have_an_origin() -> None:
         assert measures == set(origins), f"{name(page)}: generate the number, or name its origin in NOT_MEASURED"
 
 
+def test_ratios_in_words_have_an_origin() -> None:
+    for page in PAGES:
+        found = {" ".join(match.split()) for match in IN_WORDS.findall(" ".join(typed(page.read_text()).split()))}
+        origins = WORDS_WITH_ORIGIN.get(name(page), {})
+        assert found == set(origins), f"{name(page)}: generate the number, or name its origin in WORDS_WITH_ORIGIN"
+
+
 def test_the_checks_find_typed_numbers() -> None:
+    words = "at a third of the cost, nine points worse, twice as fast, two thirds, half an image"
+    assert IN_WORDS.findall(words) == ["third of the cost", "nine points", "twice as fast"]
     page = "| a | 91.6 / 0.7 |\n| b | **3.2** ± 1 |\n| c | 400, 415 |\n"
     page += "<!-- generated: x -->\n| 5 |\n<!-- end -->\n`6 %` 7 %"
     assert [cell for cell in typed_cells(page) if CELL.fullmatch(cell)] == ["91.6 / 0.7", "**3.2** ± 1", "400, 415"]
