@@ -135,7 +135,7 @@ def energy(item: Item, readings: Readings) -> Iterator[Chart]:
     """Draw the mean energy of each batch, by severity, and without bias terms."""
     family = readings.scale.family("cifar100")
     streams = at_severity(WORST, family.ablations)
-    bias = {variant.label: readings.groups(family, variant, streams) for variant in (CRETTA, WITHOUT_BIAS)}
+    bias = {variant.label: readings.groups(family, variant, streams) for variant in (CRETTA, WITHOUT_BIAS, BN_ADAPT)}
     y = "mean energy of target samples"
     yield chart(
         item,
