@@ -49,10 +49,11 @@ CELL = re.compile(rf"\**{NUMBER}\**(?: ?[±/–·] ?\**{NUMBER}\**)*")
 MEASURE = re.compile(r"\d[\d ,.]* ?(?:%|points?\b|ms\b|s\b|[kMG]B\b|images/s|times\b|(?:seconds|minutes|hours)\b)")
 """A number with a unit in the text."""
 _WORD = "half|third|quarter|two|three|four|five|six|seven|eight|nine|ten|fifteen|twenty|thirty|fifty|hundred"
-IN_WORDS = re.compile(
-    rf"\b(?:twice (?:the|that|as)(?: \w+)?|(?:{_WORD})(?: to(?: a)? (?:{_WORD}))?"
-    r"(?: of an? point| points?| times(?: the)?(?: \w+)?| as \w+| (?:of )?the (?:cost|time|memory)| higher| lower| faster| fewer))"
+_COUNT = rf"(?:{_WORD})(?: to(?: a)? (?:{_WORD}))?"
+_UNIT = (
+    r"of an? point|points?|times(?: the)?(?: \w+)?|as \w+|(?:of )?the (?:cost|time|memory)|higher|lower|faster|fewer"
 )
+IN_WORDS = re.compile(rf"\b(?:twice (?:the|that|as)(?: \w+)?|{_COUNT} (?:{_UNIT}))")
 """A ratio or a difference that is written in words."""
 
 NOT_MEASURED = {
