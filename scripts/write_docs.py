@@ -33,6 +33,7 @@ from cretta.data.domains import Domain
 from cretta.data.registry import RELEASES
 from cretta.models.weights import card
 from cretta.paper import values
+from cretta.paper.beyond import GUARD
 from cretta.paper.cost import BATCH, gflops
 from cretta.paper.family import WORST, Family
 from cretta.paper.notes import notes
@@ -59,6 +60,8 @@ ANSWERS = ("yes", "partly", "undecided", "no", "not run yet")
 SIMPLE = ("source", "bn_adapt", "cretta")
 PAPER = "cretta: paper"
 CHOSEN = "chosen-setting"
+UNGUARDED = "guard off"
+"""The group of columns in tables of streams without a reset."""
 COST = f"GFLOPs per {BATCH} images, forward and backward"
 NO_RESULTS = """\
 No complete results on all fifteen corruptions are committed yet;
@@ -537,9 +540,57 @@ def chosen_parts() -> list[Table]:
 
 def without_reset() -> str:
     """Return the tables of streams without a reset: corruptions in a row, and those that recur."""
-    parts = [paper.measured(part) for name in ("continual", "recurring") for part in shown(name)]
-    tables = [markdown(part).strip() for part in parts if isinstance(part, Table)]
-    return "\n\n".join(tables) or "Not measured yet: `cretta reproduce continual recurring --scale quick`."
+    parts = {name: [part for part in shown(name) if isinstance(part, Table)] for name in ("continual", "recurring")}
+    tables = [markdown(together(paper.get(name).title, own)).strip() for name, own in parts.items() if own]
+    guarded = [sentence for own in parts.values() for part in own for sentence in with_guard(part)]
+    return "\n\n".join([*tables, *guarded]) or (
+        "Not measured yet: `cretta reproduce continual recurring --scale quick`."
+    )
+
+
+def together(title: str, parts: Sequence[Table]) -> Table:
+    """Return the columns without a guard of tables with the same rows, as one table."""
+    columns = [
+        replace(column, group=part.title.removeprefix(f"{title}, "))
+        for part in parts
+        for column in part.columns
+        if column.group == UNGUARDED
+    ]
+    rows = [
+        replace(
+            same[0],
+            cells=tuple(
+                cell
+                for part, row in zip(parts, same, strict=True)
+                for cell, column in zip(row.cells, part.columns, strict=True)
+                if column.group == UNGUARDED
+            ),
+        )
+        for same in zip(*(part.rows for part in parts), strict=True)
+    ]
+    lines = tuple(dict.fromkeys(note for part in parts for note in part.notes if "guard" not in note))
+    measured = paper.measured(replace(parts[0], title=title, columns=tuple(columns), rows=tuple(rows), notes=lines))
+    return measured if isinstance(measured, Table) else parts[0]
+
+
+def with_guard(part: Table) -> list[str]:
+    """Return which methods have other numbers with the guard, which is off in the tables."""
+    changed = []
+    for row in part.rows:
+        off, on = (
+            [
+                figure(cell)
+                for cell, column in zip(row.cells, part.columns, strict=True)
+                if (column.group == UNGUARDED) is own
+            ]
+            for own in (True, False)
+        )
+        if off != on:
+            changed.append(f"{row.label} {' / '.join(on)} in place of {' / '.join(off)}")
+    guard = f'{part.title}, with `guard="{GUARD}"`'
+    if not changed:
+        return [f"{guard}: all methods as without it."]
+    return [f"{guard}, accuracy / ECE: {'; '.join(changed)}; all others as without it."]
 
 
 def in_short() -> str:

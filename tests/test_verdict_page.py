@@ -208,3 +208,23 @@ def test_settings_that_were_tried(writer: ModuleType, tmp_path: Path, monkeypatc
     others = "source; bn\\_adapt; shot; tent: lr 3e-3; shot: lr 3e-3"
     assert f"Not measured yet: {others}; cretta: lr 3e-3, β 0.1, reference batch;" in text
     assert "Ahead of tent, cretta: paper in both accuracy and ECE: cretta: lr 3e-3 (significantly)." in text
+
+
+def test_streams_without_a_reset_are_shown_together_and_without_the_guard(writer: ModuleType) -> None:
+    def part(data: str, guarded: float) -> Table:
+        columns = tuple(Column("Acc", group, "higher") for group in ("guard off", "guard on"))
+        rows = tuple(
+            Row(label, (Cell(own), Cell(other))) for label, own, other in (("PL", 50.0, guarded), ("TENT", 70.0, 70.0))
+        )
+        return Table("made", f"In a row, {data}", "Method", columns, rows, (f"{data}: invented.", "`guard` is on."))
+
+    parts = [part("CIFAR10-C", 60.0), part("CIFAR100-C", 50.0)]
+    whole = writer.together("In a row", parts)
+    assert [column.group for column in whole.columns] == ["CIFAR10-C", "CIFAR100-C"]
+    assert [[cell.value for cell in row.cells] for row in whole.rows] == [[50.0, 50.0], [70.0, 70.0]]
+    assert whole.notes == ("CIFAR10-C: invented.", "CIFAR100-C: invented.")
+    assert [sentence for part in parts for sentence in writer.with_guard(part)] == [
+        'In a row, CIFAR10-C, with `guard="rollback"`, accuracy / ECE: PL 60.00 in place of 50.00; '
+        "all others as without it.",
+        'In a row, CIFAR100-C, with `guard="rollback"`: all methods as without it.',
+    ]
