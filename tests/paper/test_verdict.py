@@ -157,6 +157,27 @@ def test_a_row_on_fewer_images_is_no_rival_unless_the_claim_names_it() -> None:
     assert (named.name, named.holds, named.not_run) == ("TEA", False, ())
 
 
+def test_a_line_on_fewer_images_is_no_rival_unless_the_claim_names_it() -> None:
+    values = {"CreTTA": (50.0, 51.0, 52.0), "TENT": (40.0, 41.0, 42.0), "TEA †": (90.0, 91.0, 92.0)}
+    lines = [Series(label, (1.0, 3.0, 5.0), y) for label, y in values.items()]
+    lines += [Series("TEA (paper)", (1.0,), (60.0,)), Series("CreTTA (paper)", (1.0,), (70.0,))]
+    chart = Chart("made", "made", (Panel("accuracy", "severity", "Acc, % ↑", "line", tuple(lines)),))
+    (finding,) = judge(Claim(text="", row="CreTTA"), [chart])
+    assert (finding.name, finding.holds, finding.not_run) == ("TENT", True, ("TEA",))
+    assert verdict([finding]) == "partly"
+    (named,) = judge(Claim(text="", row="CreTTA", than=("TEA",)), [chart])
+    assert (named.name, named.holds, named.not_run) == ("TEA", False, ())
+    assert named.printed == (70.0, 60.0, "TEA")
+
+
+def test_the_claim_about_cost_and_gain_is_judged_where_tea_has_fewer_images() -> None:
+    item = get("gain-cost")
+    shown = item.show(results(item.plan(QUICK), batches=4), QUICK)
+    (finding,) = judge(claims(item)[0], shown)
+    assert (finding.name, finding.not_run) == ("TEA", ())
+    assert finding.printed == (15.6, 11.89, "TEA")
+
+
 def test_costs_are_exact_however_few_batches_were_run() -> None:
     item = get("cost")
     shown = item.show(results(item.plan(QUICK), batches=1), QUICK)

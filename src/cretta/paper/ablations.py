@@ -26,6 +26,7 @@ from cretta.paper.shapes import (
     chart,
     curves,
     domains,
+    marked,
     sweep,
 )
 from cretta.paper.values import Curve, Value
@@ -166,7 +167,9 @@ def beta_panels(name: str, readings: Readings) -> Iterator[Panel]:
         # Where the preset has this β, that is CreTTA as it is.
         cretta = Variant("CreTTA", options={"beta": number})
         if name == "tiny-imagenet":
-            groups: dict[str, Groups] = {v.label: readings.groups(family, v, streams) for v in (cretta, TENT, TEA)}
+            groups: dict[str, Groups] = {
+                marked(variant, [family]): readings.groups(family, variant, streams) for variant in (cretta, TENT, TEA)
+            }
         else:
             groups = by_severity(readings, family, cretta, corruptions=family.ablations)
         for label, runs in groups.items():

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from cretta.paper.family import FEWER
 from cretta.paper.item import Item
 from cretta.paper.printed import paper_data
-from cretta.report.content import Better, Cell, Chart, Row, Table
+from cretta.report.content import Better, Cell, Chart, Table
 from cretta.report.spread import margin
 from cretta.report.styles import PRINTED
 
@@ -172,10 +172,10 @@ def _columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple[str
             yield where, better, cells
 
 
-def _of_same_images(row: Row, index: int, claim: Claim) -> Cell:
-    """Return the cell of a row; without its number if that is of fewer images, unless the claim names the row."""
-    named = row.label.removesuffix(FEWER) in (claim.row, *claim.than)
-    return row.cells[index] if row.compared or named else dataclasses.replace(row.cells[index], value=None)
+def _of_same_images(label: str, cell: Cell, claim: Claim, *, compared: bool) -> Cell:
+    """Return a cell; without its number if that is of fewer images, unless the claim names the row or line."""
+    named = label.removesuffix(FEWER) in (claim.row, *claim.than)
+    return cell if compared or named else dataclasses.replace(cell, value=None)
 
 
 def _all_columns(
@@ -188,11 +188,15 @@ def _all_columns(
             for panel in part.panels:
                 lines = {line.label: CURVES[claim.curve](line.y) for line in panel.series}
                 arrow: Better = "higher" if "↑" in panel.y else "lower" if "↓" in panel.y else "neither"
-                cells = {
-                    label: dataclasses.replace(number, printed=lines.get(label + PRINTED, Cell()).value)
-                    for label, number in lines.items()
-                    if not label.endswith(PRINTED)
+                printed = {
+                    label.removesuffix(PRINTED): line.value for label, line in lines.items() if label.endswith(PRINTED)
                 }
+                cells = {}
+                for label, line in lines.items():
+                    if not label.endswith(PRINTED):
+                        name = label.removesuffix(FEWER)
+                        cell = _of_same_images(label, line, claim, compared=name == label)
+                        cells[name] = dataclasses.replace(cell, printed=printed.get(name))
                 yield part, f"{title}{panel.title}, {panel.y}", arrow, cells
         elif part.best_of in ("row", "none") and not claim.down:
             for row in part.rows:
@@ -203,5 +207,10 @@ def _all_columns(
                     yield part, f"{title}{group}, {row.label}", better, cells
         else:
             for index, column in enumerate(part.columns):
-                cells = {row.label.removesuffix(FEWER): _of_same_images(row, index, claim) for row in part.rows}
+                cells = {
+                    row.label.removesuffix(FEWER): _of_same_images(
+                        row.label, row.cells[index], claim, compared=row.compared
+                    )
+                    for row in part.rows
+                }
                 yield part, title + ", ".join(filter(None, (column.group, column.title))), column.better, cells
