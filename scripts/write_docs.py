@@ -33,7 +33,7 @@ from cretta.data.domains import Domain
 from cretta.data.registry import RELEASES
 from cretta.models.weights import card
 from cretta.paper import values
-from cretta.paper.beyond import GUARD
+from cretta.paper.beyond import GUARD, UNGUARDED
 from cretta.paper.cost import BATCH, gflops
 from cretta.paper.family import WORST, Family
 from cretta.paper.notes import notes
@@ -60,8 +60,6 @@ ANSWERS = ("yes", "partly", "undecided", "no", "not run yet")
 SIMPLE = ("source", "bn_adapt", "cretta")
 PAPER = "cretta: paper"
 CHOSEN = "chosen-setting"
-UNGUARDED = "guard off"
-"""The group of columns in tables of streams without a reset."""
 COST = f"GFLOPs per {BATCH} images, forward and backward"
 NO_RESULTS = """\
 No complete results on all fifteen corruptions are committed yet;

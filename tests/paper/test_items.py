@@ -373,6 +373,7 @@ def test_curves_over_batches() -> None:
     assert {entry.label: entry.y for entry in biased.series} == {
         "CreTTA": pytest.approx((0.0, -1.0)),
         "without bias terms": pytest.approx((-10.0, -11.0)),
+        "BN Adapt": pytest.approx((0.0, -1.0)),
     }
 
 

@@ -22,6 +22,8 @@ from cretta.report.content import Chart, Column, Panel, Row, Series, Table
 VISITS = 5
 """To each corruption of a recurring stream."""
 GUARD = "rollback"
+UNGUARDED = "guard off"
+"""The group of columns, and the title of panels, without it."""
 FAR = 5.0
 """Points from the median line, on average over visits: lines beyond it would make all others look the same."""
 THIN = f"Thin lines, which may leave their panel, are on average more than {FAR:g} points from the median line"
@@ -86,7 +88,7 @@ def without_reset(visited: Callable[[Family], list[Domain]]) -> Draw:
                     )
                     for label, variant in METHODS.items()
                 }
-                for guard, change in (("guard off", lambda variant: variant), ("guard on", guarded))
+                for guard, change in ((UNGUARDED, lambda variant: variant), ("guard on", guarded))
             }
             quantities = [(guard, quantity) for guard in lines for quantity in (ACCURACY, CALIBRATION_ERROR)]
             columns = tuple(Column(quantity.title, guard, quantity.better) for guard, quantity in quantities)
