@@ -81,8 +81,8 @@ def main() -> None:
         origin = {key: done[0].provenance[key] for key in ("commit", "versions")}
         machine = done[0].provenance["machine"]
         origin |= {"kernels": machine["kernels"]["setting"], "threads": machine["threads"]}
-        row = {"network": NETWORK, "part": part, "domains": list(map(str, domains)), "method": name}
-        row |= {**numbers_of(done), "provenance": origin}
+        case = {"network": NETWORK, "part": part, "domains": list(map(str, domains)), "method": name}
+        row = {**case, **numbers_of(done), "provenance": origin}
         rows[f"{part} · {size} · {name}"] = row
         with atomic_write(RESULTS) as temporary:
             temporary.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
