@@ -38,9 +38,10 @@ def main() -> None:
     if not chosen:
         sys.exit(f"no such run in {PUBLISHED}: runs.csv there lists them all")
     settings = {published.provenance["machine"]["kernels"]["setting"] for published in chosen}
-    os.environ["CRETTA_KERNELS"] = settings.pop()
+    setting = settings.pop()
     if settings:
         sys.exit(f"expected runs with one setting of the kernels, got also {settings}: choose fewer")
+    os.environ["CRETTA_KERNELS"] = str(PUBLISHED / setting) if setting.endswith(".json") else setting
     from results import printed
 
     with printed("repeat"):

@@ -1,6 +1,6 @@
 """Settings of CreTTA on the four validation corruptions of CIFAR-10, beside the paper's and other methods.
 
-    python benchmarks/settings.py [--part drift] [--images 2000] [--minutes 60] [--only TEXT] --root DATASETS
+    python benchmarks/settings.py [--part drift] [--images 2000] [--minutes 60] [--only NAME] --root DATASETS
 
 Two parts. *drift*: all four corruptions at severity 5 in a row without a reset, in batches of 50; *alone*: the
 mean over every corruption by itself, in batches of 200. Settings are chosen by these numbers only; the fifteen
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append", help="can be repeated; both by default")
     parser.add_argument("--images", type=int, default=2000, help="per corruption; %(default)s by default")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no setting after so many")
-    parser.add_argument("--only", default="", help="settings whose name contains this text")
+    parser.add_argument("--only", action="append", help="the name of a setting; can be repeated; all by default")
     parser.add_argument("--root", type=Path, help="folder of all datasets")
     parser.add_argument("--store", type=Path, default=Path("results-settings"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -119,7 +119,7 @@ def main() -> None:
     network = Path(arguments.network).stem
     rows: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     for part in arguments.part or PARTS:
-        for setting, method, options in (case for case in cases() if arguments.only in case[0]):
+        for setting, method, options in (case for case in cases() if case[0] in (arguments.only or [case[0]])):
             if time.monotonic() - start > 60 * arguments.minutes:
                 print(f"after {arguments.minutes:g} minutes, not measured: {part}, {setting}", flush=True)
                 continue

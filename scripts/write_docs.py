@@ -14,6 +14,7 @@ import runpy
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -32,6 +33,7 @@ from cretta.data.domains import Domain
 from cretta.data.registry import RELEASES
 from cretta.models.weights import card
 from cretta.paper import values
+from cretta.paper.beyond import GUARD, UNGUARDED
 from cretta.paper.cost import BATCH, gflops
 from cretta.paper.family import WORST, Family
 from cretta.paper.notes import notes
@@ -53,6 +55,8 @@ BENCHMARKS = ROOT / "benchmarks" / "results"
 CHOICE = PAGES / "results" / "choice.csv"
 DEMO = PAGES / "results" / "demo"
 """The store of the demo's results."""
+ANSWERS = ("yes", "partly", "undecided", "no", "not run yet")
+"""To the question whether a claim was reproduced."""
 SIMPLE = ("source", "bn_adapt", "cretta")
 PAPER = "cretta: paper"
 CHOSEN = "chosen-setting"
@@ -176,12 +180,15 @@ def shown(name: str) -> tuple[Table | Chart, ...]:
 
 
 def reasons() -> dict[str, str]:
-    """Return the likely reasons of differences to the paper, by item: written by hand, and only of what was run."""
+    """Return the likely reasons of differences to the paper, by item: written by hand, and only of what was run.
+
+    An item whose reason is the name of another has that one's.
+    """
     path = RESULTS / "reasons.toml"
     written = tomllib.loads(path.read_text()) if path.is_file() else {}
     if early := [name for name in written if not shown(name)]:
         raise ValueError(f"{path}: reasons of items without results: {', '.join(early)}")
-    return written
+    return {name: written.get(text, text) for name, text in written.items()}
 
 
 def figure(cell: Cell) -> str:
@@ -194,11 +201,13 @@ def verdict() -> str:
     """Return item by item what the paper claims and what was measured."""
     overview, sections = [("item", "in the paper", "claim", "reproduced", "measured columns")], []
     scales: dict[str, str] = {}
+    answers: Counter[str] = Counter()
     for name, item in paper.items().items():
         parts = []
         for claim in claims(item):
             found = judge(claim, shown(name))
             measured = f"{len(found)} of {column_count(claim, shown(name))}" if found else "–"
+            answers[judged(found)] += 1
             overview.append((f"`{name}`", item.where, claim.text, judged(found), measured))
             if found:
                 rows = [finding_row(claim, finding) for finding in found]
@@ -211,7 +220,8 @@ def verdict() -> str:
             parts.append(f"`cretta reproduce {name} --scale {scale.name}`.{reason}")
             sections.append("\n\n".join([f"### {item.title} ({item.where})", *parts]))
     sizes = "\n".join(f"- Scale `{name}`: {about}" for name, about in scales.items())
-    return "\n\n".join([RULE, table(overview), sizes, *sections])
+    counts = ", ".join(f"{answers[answer]} {answer}" for answer in ANSWERS if answers[answer])
+    return "\n\n".join([f"{answers.total()} claims: {counts}.", RULE, table(overview), sizes, *sections])
 
 
 def finding_row(claim: Claim, finding: Finding) -> tuple[str, ...]:
@@ -222,18 +232,22 @@ def finding_row(claim: Claim, finding: Finding) -> tuple[str, ...]:
         printed = (
             f"{number(own, 2)} against {number(other, 2)} ({name})" if name != ZERO else number(own, 2, signed=True)
         )
-    not_run = f"; not run on the same images: {', '.join(finding.not_run)}" if finding.not_run else ""
+    not_run = f"; not complete on the same images: {', '.join(finding.not_run)}" if finding.not_run else ""
     own, other = finding.row.value or 0.0, finding.rival.value or 0.0
     measured = f"{figure(finding.row)} against {figure(finding.rival)} ({finding.name}{not_run})"
     difference = number(own - other, 2, signed=True)
     if finding.name == ZERO:
         measured = number(own, 2, signed=True)
-    if 0 < finding.margin < math.inf:
+    if finding.margin == math.inf:
+        difference += " ± unknown"
+    elif finding.margin:
         difference += f" ± {number(finding.margin, 2)}"
     if claim.factor != 1:
         difference = f"{number(other / own, 1)} times; claimed: {number(claim.factor, 0)}"
     opposite = "no, the opposite" if claim.factor == 1 else "no"
     answer = "yes" if finding.holds else opposite if finding.reversed else "not significantly"
+    if not finding.printed_holds:
+        answer += " (nor by the paper's numbers)" if not finding.holds else " (not by the paper's numbers)"
     return finding.where, printed, measured, difference, answer
 
 
@@ -606,9 +620,57 @@ def chosen_parts() -> list[Table]:
 
 def without_reset() -> str:
     """Return the tables of streams without a reset: corruptions in a row, and those that recur."""
-    parts = [paper.measured(part) for name in ("continual", "recurring") for part in shown(name)]
-    tables = [markdown(part).strip() for part in parts if isinstance(part, Table)]
-    return "\n\n".join(tables) or "Not measured yet: `cretta reproduce continual recurring --scale quick`."
+    parts = {name: [part for part in shown(name) if isinstance(part, Table)] for name in ("continual", "recurring")}
+    tables = [markdown(together(paper.get(name).title, own)).strip() for name, own in parts.items() if own]
+    guarded = [sentence for own in parts.values() for part in own for sentence in with_guard(part)]
+    return "\n\n".join([*tables, *guarded]) or (
+        "Not measured yet: `cretta reproduce continual recurring --scale quick`."
+    )
+
+
+def together(title: str, parts: Sequence[Table]) -> Table:
+    """Return the columns without a guard of tables with the same rows, as one table."""
+    columns = [
+        replace(column, group=part.title.removeprefix(f"{title}, "))
+        for part in parts
+        for column in part.columns
+        if column.group == UNGUARDED
+    ]
+    rows = [
+        replace(
+            same[0],
+            cells=tuple(
+                cell
+                for part, row in zip(parts, same, strict=True)
+                for cell, column in zip(row.cells, part.columns, strict=True)
+                if column.group == UNGUARDED
+            ),
+        )
+        for same in zip(*(part.rows for part in parts), strict=True)
+    ]
+    lines = tuple(dict.fromkeys(note for part in parts for note in part.notes if "guard" not in note))
+    measured = paper.measured(replace(parts[0], title=title, columns=tuple(columns), rows=tuple(rows), notes=lines))
+    return measured if isinstance(measured, Table) else parts[0]
+
+
+def with_guard(part: Table) -> list[str]:
+    """Return which methods have other numbers with the guard, which is off in the tables."""
+    changed = []
+    for row in part.rows:
+        off, on = (
+            [
+                figure(cell)
+                for cell, column in zip(row.cells, part.columns, strict=True)
+                if (column.group == UNGUARDED) is own
+            ]
+            for own in (True, False)
+        )
+        if off != on:
+            changed.append(f"{row.label} {' / '.join(on)} in place of {' / '.join(off)}")
+    guard = f'{part.title}, with `guard="{GUARD}"`'
+    if not changed:
+        return [f"{guard}: all methods as without it."]
+    return [f"{guard}, accuracy / ECE: {'; '.join(changed)}; all others as without it."]
 
 
 def in_short() -> str:

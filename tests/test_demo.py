@@ -175,7 +175,10 @@ def test_the_sentences_follow_the_numbers() -> None:
         correct = {"source": source, "tent": tent, "cretta": cretta}
         return demo.findings([group(method, [batch(number, 0.85)] * 32) for method, number in correct.items()])
 
-    gaps = "confidence minus accuracy is {} for source, {} for tent and {} for cretta (points)."
+    gaps = (
+        "the mean confidence, an estimate of accuracy without labels, is off by {} for source, {} for tent and {} for "
+        "cretta (points)."
+    )
     assert sentences(6, 7, 8) == (
         "Over the whole stream cretta (accuracy 80.0 %) is the most accurate.",
         "In its second half cretta (ECE 5.0 %) is the best calibrated; " + gaps.format("+25.0", "+15.0", "+5.0"),

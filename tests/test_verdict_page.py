@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from cretta.bench import Run
-from cretta.paper import DAY, get, write_summary
-from cretta.paper.verdict import Claim, judge
+from cretta.paper import DAY, get, items, write_summary
+from cretta.paper.verdict import Claim, claims, judge
 from cretta.report.content import Cell, Column, Row, Table
 
 sys.path.insert(0, str(Path(__file__).parent / "paper"))
@@ -39,10 +40,14 @@ def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_what_was_run_has_its_numbers_and_the_rest_says_that_it_was_not(writer: ModuleType) -> None:
     page = writer.verdict()
+    counts = Counter(re.findall(r"^\| `.*\| (yes|no|partly|undecided|not run yet) \|", page, re.MULTILINE))
+    assert sum(counts.values()) == sum(len(claims(item)) for item in items().values())
+    listed = ", ".join(f"{counts[answer]} {answer}" for answer in ("undecided", "no", "not run yet"))
+    assert page.startswith(f"{counts.total()} claims: {listed}.\n")
     assert "| `accuracy` | Table 9 | CreTTA is the most accurate under corruption. | no | 2 of 6 |" in page
     assert "| `pacs` | Table 2 | CreTTA has the best average accuracy and ECE. | not run yet | – |" in page
     assert (
-        "| 88.30 against 88.27 (AEA) | 60.00 ± 1.00 against 70.00 ± 1.00 (TENT; not run on the same images: PL, "
+        "| 88.30 against 88.27 (AEA) | 60.00 ± 1.00 against 70.00 ± 1.00 (TENT; not complete on the same images: PL, "
         in page
     )
     assert "| -10.00 ± 0.00 | no, the opposite |" in page
@@ -71,10 +76,11 @@ def test_a_difference_within_the_points_claimed_has_its_margin_and_a_change_no_r
         for label, blocks in (("CreTTA", (80.0, 81.0, 82.0)), ("10%", (80.5, 81.1, 82.6)))
     )
     table = Table("made", "Made", "Method", (Column("Acc", better="higher"),), rows)
-    claim = Claim(text="", row="CreTTA", within=1.0)
-    (finding,) = judge(claim, [table])
     # Differences -0.5, -0.1 and -0.6: mean -0.4, deviation 0.2646; t of 2 degrees of freedom at 5 %: 4.303.
-    assert writer.finding_row(claim, finding)[-2:] == ("-0.40 ± 0.66", "yes")
+    for within, answer in ((1.1, "yes"), (1.0, "not significantly")):
+        claim = Claim(text="", row="CreTTA", within=within)
+        (finding,) = judge(claim, [table])
+        assert writer.finding_row(claim, finding)[-2:] == ("-0.40 ± 0.66", answer)
     claim = Claim(text="", row="CreTTA", than=("0",), better="higher")
     (finding,) = judge(claim, [table])
     assert writer.finding_row(claim, finding)[-3:] == ("+81.00", "+81.00 ± 2.48", "yes")
@@ -83,6 +89,9 @@ def test_a_difference_within_the_points_claimed_has_its_margin_and_a_change_no_r
 def test_reasons_are_shown_only_of_what_was_run(writer: ModuleType) -> None:
     (writer.RESULTS / "reasons.toml").write_text('accuracy = "The network is another one."')
     assert "Likely reason: The network is another one." in writer.verdict()
+    assert len(writer.shown("main")) == 1
+    (writer.RESULTS / "reasons.toml").write_text('accuracy = "The network is another one."\nmain = "accuracy"')
+    assert writer.reasons()["main"] == "The network is another one."
     (writer.RESULTS / "reasons.toml").write_text('pacs = "Invented."')
     with pytest.raises(ValueError, match="reasons of items without results: pacs"):
         writer.verdict()
@@ -250,3 +259,23 @@ def test_settings_that_were_tried(writer: ModuleType, tmp_path: Path, monkeypatc
     others = "source; bn\\_adapt; shot; tent: lr 3e-3; shot: lr 3e-3"
     assert f"Not measured yet: {others}; cretta: lr 3e-3, β 0.1, reference batch;" in text
     assert "Ahead of tent, cretta: paper in both accuracy and ECE: cretta: lr 3e-3 (significantly)." in text
+
+
+def test_streams_without_a_reset_are_shown_together_and_without_the_guard(writer: ModuleType) -> None:
+    def part(data: str, guarded: float) -> Table:
+        columns = tuple(Column("Acc", group, "higher") for group in ("guard off", "guard on"))
+        rows = tuple(
+            Row(label, (Cell(own), Cell(other))) for label, own, other in (("PL", 50.0, guarded), ("TENT", 70.0, 70.0))
+        )
+        return Table("made", f"In a row, {data}", "Method", columns, rows, (f"{data}: invented.", "`guard` is on."))
+
+    parts = [part("CIFAR10-C", 60.0), part("CIFAR100-C", 50.0)]
+    whole = writer.together("In a row", parts)
+    assert [column.group for column in whole.columns] == ["CIFAR10-C", "CIFAR100-C"]
+    assert [[cell.value for cell in row.cells] for row in whole.rows] == [[50.0, 50.0], [70.0, 70.0]]
+    assert whole.notes == ("CIFAR10-C: invented.", "CIFAR100-C: invented.")
+    assert [sentence for part in parts for sentence in writer.with_guard(part)] == [
+        'In a row, CIFAR10-C, with `guard="rollback"`, accuracy / ECE: PL 60.00 in place of 50.00; '
+        "all others as without it.",
+        'In a row, CIFAR100-C, with `guard="rollback"`: all methods as without it.',
+    ]

@@ -130,8 +130,8 @@ def findings(groups: Sequence[Group]) -> tuple[str, str]:
     gaps = [f"{value:+.1f} for {group.label}" for group in late for value in group.values(GAP).values()]
     return (
         f"Over the whole stream {_best(groups, CURVES[0], 'most accurate')}.",
-        f"In its second half {_best(late, CURVES[1], 'best calibrated')}; confidence minus accuracy is {_listed(gaps)} "
-        "(points).",
+        f"In its second half {_best(late, CURVES[1], 'best calibrated')}; the mean confidence, an estimate of accuracy "
+        f"without labels, is off by {_listed(gaps)} (points).",
     )
 
 

@@ -276,6 +276,84 @@ def test_the_gain_is_over_the_source_model() -> None:
     assert {entry.label: entry.y for entry in calibration.series}["TEA (paper)"] == (2.77,)
 
 
+def test_lines_on_fewer_images_are_marked() -> None:
+    for name, which in (("gain-cost", 0), ("ece-severity", 0), ("ece-severity", 1), ("beta", 1)):
+        shown = get(name).show(results(get(name).plan(QUICK)), QUICK)
+        for panel in chart(shown, which).panels:
+            labels = [line.label for line in panel.series]
+            assert [label for label in labels if "TEA" in label] in (["TEA †"], ["TEA †", "TEA (paper)"]), name
+            assert [label for label in labels if "†" in label] == ["TEA †"], name
+
+
+def test_rows_on_fewer_images_are_marked_and_not_ranked() -> None:
+    right = {"tea": 0.95, "cretta": 0.9}
+
+    def share(run: Run, domain: str, batch: int) -> float:
+        return right.get(run.method, 0.8) - 0.01 * batch
+
+    for name in ("cost", "pacs"):
+        shown = get(name).show(results(get(name).plan(QUICK), right=share, batches=4), QUICK)
+        drawn = table(name, shown)
+        best = {row.label: marked for row, marked in zip(drawn.rows, marks(drawn), strict=True)}
+        assert [row.label for row in drawn.rows if not row.compared] == ["TEA †"]
+        assert not any(best["TEA †"])
+        accuracy = [index for index, column in enumerate(drawn.columns) if column.better == "higher"]
+        assert all(best["CreTTA"][index] for index in accuracy), "of the others it is the most accurate"
+        assert {row.group for row in drawn.rows} == {""}
+
+
+def without_reset(collapsed: float) -> Chart:
+    """A stream on which CreTTA is a point better than others, and one method collapses without the guard."""
+    item = get("recurring")
+    right = {"cretta": 0.81, "source": 0.60}
+
+    def share(run: Run, domain: str, batch: int) -> float:
+        guarded = "guard" in dict(run.options)
+        return collapsed if run.method == "pl" and not guarded else right.get(run.method, 0.80)
+
+    done = results(item.plan(SMOKE), right=share, confidence=lambda *_: 0.80)
+    return chart(item.show(done, SMOKE), 1)
+
+
+def test_lines_far_from_all_others_are_in_the_background_and_named() -> None:
+    drawn = without_reset(collapsed=0.10)
+    back = {(panel.title, panel.y): [s.label for s in panel.series if s.background] for panel in drawn.panels}
+    assert back == {
+        ("guard off", "Acc, % ↑"): ["Source", "PL"],
+        ("guard on", "Acc, % ↑"): ["Source"],
+        ("guard off", "ECE, % ↓"): ["Source", "PL"],
+        ("guard on", "ECE, % ↓"): ["Source"],
+    }
+    (note,) = [note for note in drawn.notes if note.startswith("Thin lines")]
+    assert note.endswith("are on average more than 5 points from the median line: Source, PL.")
+    assert drawn.shared_y
+    (note,) = [note for note in without_reset(collapsed=0.76).notes if note.startswith("Thin lines")]
+    assert note.endswith(": Source.")
+
+
+def test_of_two_lines_none_is_far_from_the_others() -> None:
+    item = get("continual")
+    runs = [run for run in item.plan(SMOKE) if run.method in ("source", "cretta")]
+    done = results(runs, right=lambda run, domain, batch: 0.3 if run.method == "source" else 0.9)
+    drawn = chart(item.show(done, SMOKE), 1)
+    assert not any(line.background for panel in drawn.panels for line in panel.series)
+    assert not any(note.startswith("Thin lines") for note in drawn.notes)
+
+
+def test_visits_are_counted_from_one_in_parts_with_names_of_words() -> None:
+    drawn = without_reset(collapsed=0.10)
+    assert drawn.parts[:3] == ((0.5, 1.5, "gaussian noise"), (1.5, 2.5, "fog"), (2.5, 3.5, "gaussian noise"))
+    assert len(drawn.parts) == 10
+    assert {line.x for panel in drawn.panels for line in panel.series} == {tuple(map(float, range(1, 11)))}
+
+
+def test_methods_are_compared_on_the_same_axes() -> None:
+    item = get("overconfidence")
+    assert all(entry.shared_y for entry in item.show({}, SMOKE) if isinstance(entry, Chart))
+    # The accuracies of two datasets are not compared.
+    assert not any(entry.shared_y for entry in get("beta").show({}, SMOKE) if isinstance(entry, Chart))
+
+
 def test_curves_over_batches() -> None:
     done = results(
         everything(SMOKE),
@@ -295,6 +373,7 @@ def test_curves_over_batches() -> None:
     assert {entry.label: entry.y for entry in biased.series} == {
         "CreTTA": pytest.approx((0.0, -1.0)),
         "without bias terms": pytest.approx((-10.0, -11.0)),
+        "BN Adapt": pytest.approx((0.0, -1.0)),
     }
 
 
@@ -514,6 +593,14 @@ def test_a_line_is_drawn_when_all_of_its_points_are_measured() -> None:
     # One β alone has no range.
     alone = item.show(results(run for run in runs if not run.options), SMOKE)
     assert {verdict(judge(claim, alone)) for claim in claims(item)} == {"not run yet"}
+
+
+def test_a_method_at_one_severity_has_no_line_over_severities() -> None:
+    item = get("ece-severity")
+    drawn = chart(item.show(results(item.plan(DAY)), DAY))
+    assert [line.label for line in drawn.panels[0].series] == ["Source", "BN Adapt", "TENT", "CreTTA"]
+    worst = [run for run in item.plan(DAY) if run.domains[0].severity == 5]
+    assert [measured(entry) for entry in item.show(results(worst), DAY)] == [None] * 3
 
 
 def test_panels_without_a_curve_are_omitted() -> None:

@@ -123,6 +123,16 @@ def test_a_scale_at_which_nothing_is_complete_is_not_shown() -> None:
     assert chosen.name == "quick", "its means are over all severities, of which the larger scale has one"
 
 
+def test_a_scale_at_which_no_line_has_two_points_is_not_shown() -> None:
+    item = get("ece-severity")
+    few = [run for run in item.plan(QUICK) if run.data == "cifar10" and run.method in ("source", "cretta")]
+    worst = [run for run in item.plan(DAY) if run.data == "cifar10" and run.domains[0].severity == 5 and not run.seed]
+    done = {portable(run): result(run) for run in few}
+    done |= {portable(run): result(run, images=10_000) for run in worst}
+    assert (chosen := best_scale(item, done))
+    assert chosen.name == "quick", "at the larger one all results are of one severity"
+
+
 def test_a_scale_that_never_runs_a_method_of_the_item_is_not_shown_if_another_does() -> None:
     item = get("cost")
     done = {portable(run): result(run, images=10_000) for run in item.plan(DAY)}

@@ -199,7 +199,7 @@ def test_every_renderer_has_the_same_marks_and_says_what_they_mean() -> None:
     ]
     assert MEANING_OF_STAR in file.getvalue()
     assert "Bold" not in file.getvalue()
-    assert "paired t-test over batches and seeds, 5 %" in MEANING
+    assert "paired t-test over batches, and seeds if several, 5 %" in MEANING
     assert payload["notes"] == [MEANING]
     assert MEANING in text
     assert MEANING in markdown(table)

@@ -238,3 +238,8 @@ def test_files(tmp_path: Path) -> None:
     paths = write_files([paper_table()], tmp_path)
     assert paths == [tmp_path / f"main{ending}" for ending in (".md", ".csv")]
     assert all("CreTTA" in path.read_text(encoding="utf-8") for path in paths)
+
+
+def test_code_in_notes_of_markdown_is_not_escaped() -> None:
+    table = dataclasses.replace(numbers(1.0), notes=("*not* `bn_adapt`, jpeg_compression; one ` alone",))
+    assert r"\*not\* `bn_adapt`, jpeg\_compression; one \` alone" in markdown(table)

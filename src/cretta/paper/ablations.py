@@ -26,6 +26,7 @@ from cretta.paper.shapes import (
     chart,
     curves,
     domains,
+    marked,
     sweep,
 )
 from cretta.paper.values import Curve, Value
@@ -135,7 +136,7 @@ def energy(item: Item, readings: Readings) -> Iterator[Chart]:
     """Draw the mean energy of each batch, by severity, and without bias terms."""
     family = readings.scale.family("cifar100")
     streams = at_severity(WORST, family.ablations)
-    bias = {variant.label: readings.groups(family, variant, streams) for variant in (CRETTA, WITHOUT_BIAS)}
+    bias = {variant.label: readings.groups(family, variant, streams) for variant in (CRETTA, WITHOUT_BIAS, BN_ADAPT)}
     y = "mean energy of target samples"
     yield chart(
         item,
@@ -166,7 +167,9 @@ def beta_panels(name: str, readings: Readings) -> Iterator[Panel]:
         # Where the preset has this β, that is CreTTA as it is.
         cretta = Variant("CreTTA", options={"beta": number})
         if name == "tiny-imagenet":
-            groups: dict[str, Groups] = {v.label: readings.groups(family, v, streams) for v in (cretta, TENT, TEA)}
+            groups: dict[str, Groups] = {
+                marked(variant, [family]): readings.groups(family, variant, streams) for variant in (cretta, TENT, TEA)
+            }
         else:
             groups = by_severity(readings, family, cretta, corruptions=family.ablations)
         for label, runs in groups.items():

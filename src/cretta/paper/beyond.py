@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from statistics import median
 
 from cretta.bench import BatchRow
 from cretta.data.corruptions import CORRUPTIONS
@@ -13,14 +14,19 @@ from cretta.methods import get
 from cretta.metrics import BatchScores
 from cretta.paper.family import WORST, Family
 from cretta.paper.item import Draw, Item
-from cretta.paper.readings import Readings, Variant
+from cretta.paper.readings import Groups, Readings, Variant
 from cretta.paper.shapes import ACCURACY, CALIBRATION_ERROR, METHODS, at_severity
 from cretta.paper.values import Curve
-from cretta.report.content import Chart, Column, Panel, Row, Table
+from cretta.report.content import Chart, Column, Panel, Row, Series, Table
 
 VISITS = 5
 """To each corruption of a recurring stream."""
 GUARD = "rollback"
+UNGUARDED = "guard off"
+"""The group of columns, and the title of panels, without it."""
+FAR = 5.0
+"""Points from the median line, on average over visits: lines beyond it would make all others look the same."""
+THIN = f"Thin lines, which may leave their panel, are on average more than {FAR:g} points from the median line"
 
 
 def by_visit(score: Callable[[BatchScores], float]) -> Curve:
@@ -46,6 +52,23 @@ def guarded(variant: Variant) -> Variant:
     return dataclasses.replace(variant, options={**variant.options, "guard": GUARD})
 
 
+def over_visits(readings: Readings, title: str, y: str, curve: Curve, groups: Mapping[str, Groups]) -> Panel:
+    """Return a panel with a line over visits, counted from one, for each label."""
+    lines = [line for label, runs in groups.items() for line in readings.curve(label, runs, curve)]
+    counted = [dataclasses.replace(line, x=tuple(map(float, range(1, len(line.y) + 1)))) for line in lines]
+    return Panel(title, "visit", y, "line", with_background(counted))
+
+
+def with_background(lines: Sequence[Series]) -> tuple[Series, ...]:
+    """Return the lines, those far from the median line in the background; none of them where half of all are far."""
+    medians = [median(values) for values in zip(*(line.y for line in lines), strict=False)]
+    distances = [sum(abs(y - middle) for y, middle in zip(line.y, medians, strict=False)) for line in lines]
+    far = [distance > FAR * len(medians) for distance in distances]
+    if sum(far) >= len(lines) / 2:
+        return tuple(lines)
+    return tuple(dataclasses.replace(line, background=flag) for line, flag in zip(lines, far, strict=True))
+
+
 def without_reset(visited: Callable[[Family], list[Domain]]) -> Draw:
     """Draw accuracy and ECE over all images and against time: for each family a table and a chart."""
 
@@ -65,7 +88,7 @@ def without_reset(visited: Callable[[Family], list[Domain]]) -> Draw:
                     )
                     for label, variant in METHODS.items()
                 }
-                for guard, change in (("guard off", lambda variant: variant), ("guard on", guarded))
+                for guard, change in ((UNGUARDED, lambda variant: variant), ("guard on", guarded))
             }
             quantities = [(guard, quantity) for guard in lines for quantity in (ACCURACY, CALIBRATION_ERROR)]
             columns = tuple(Column(quantity.title, guard, quantity.better) for guard, quantity in quantities)
@@ -77,18 +100,15 @@ def without_reset(visited: Callable[[Family], list[Domain]]) -> Draw:
             yield Table(f"{item.name}-{name}-scores", title, "Method", columns, rows)
             # The table's requests are those of the chart.
             panels = tuple(
-                Panel(
-                    guard,
-                    "visit",
-                    y,
-                    "line",
-                    tuple(line for label, runs in groups.items() for line in readings.curve(label, runs, curve)),
-                )
-                for y, curve in CURVES
-                for guard, groups in lines.items()
+                over_visits(readings, guard, y, curve, groups) for y, curve in CURVES for guard, groups in lines.items()
             )
-            parts = tuple((index - 0.5, index + 0.5, domain.name) for index, domain in enumerate(stream))
-            yield Chart(f"{item.name}-{name}", f"{title}, visit by visit", panels, parts=parts)
+            thin = dict.fromkeys(line.label for panel in panels for line in panel.series if line.background)
+            notes = (f"{THIN}: {', '.join(thin)}.",) if thin else ()
+            parts = tuple(
+                (visit - 0.5, visit + 0.5, domain.name.replace("_", " "))
+                for visit, domain in enumerate(stream, start=1)
+            )
+            yield Chart(f"{item.name}-{name}", f"{title}, visit by visit", panels, notes, parts, shared_y=True)
 
     return draw
 

@@ -10,9 +10,9 @@ from cretta.paper import values
 from cretta.paper.item import Draw, Item
 from cretta.paper.printed import printed
 from cretta.paper.readings import Readings
-from cretta.paper.shapes import BN_ADAPT, CRETTA, SOURCE, TEA, TENT, Quantity, chart, domains
+from cretta.paper.shapes import BN_ADAPT, CRETTA, SOURCE, TEA, TENT, Quantity, chart, domains, marked, method_row
 from cretta.paper.values import Value
-from cretta.report.content import Chart, Column, Panel, Row, Series, Table
+from cretta.report.content import Chart, Column, Panel, Series, Table
 from cretta.report.styles import PRINTED
 
 VARIANTS = (SOURCE, BN_ADAPT, TENT, TEA, CRETTA)
@@ -62,7 +62,7 @@ def cost(item: Item, readings: Readings) -> Iterator[Table]:
                 readings.cell(groups, values.accuracy, percent),
                 readings.cell(groups, values.calibration_error, error),
             )
-            rows.append(Row(variant.label, cells))
+            rows.append(dataclasses.replace(method_row(variant, cells, [family]), group=""))
         smaller = f"Memory is that of {batch} images; the paper's, of {BATCH}, is not shown beside it."
         notes = (smaller,) if batch != BATCH else ()
         yield Table(f"{item.name}-{name}", f"{item.title}, {family.title}", "Method", columns, tuple(rows), notes)
@@ -83,7 +83,7 @@ def gain(item: Item, readings: Readings) -> Iterator[Chart]:
             y = quantity.cell(readings, variant, family, streams)
             if x is not None and y.value is not None:
                 deviation = () if y.deviation is None else (y.deviation,)
-                measured.append(Series(variant.label, (x,), (y.value,), deviation))
+                measured.append(Series(marked(variant, [family]), (x,), (y.value,), deviation))
             gained = round(main["Source"][column] - main[variant.label][column], 2)
             paper.append(Series(f"{variant.label}{PRINTED}", (costs[variant.label][0],), (gained,)))
         y_axis = f"gain in {quantity.title}, points ↑"

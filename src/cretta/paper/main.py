@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from statistics import fmean
 
@@ -26,6 +27,8 @@ from cretta.paper.shapes import (
     cells_and_average,
     chart,
     curves,
+    marked,
+    method_row,
     sweep,
 )
 from cretta.paper.values import Value
@@ -42,7 +45,7 @@ def ece_by_severity(item: Item, readings: Readings) -> Iterator[Chart]:
     for name in BENCHMARKS:
         family = readings.scale.family(name)
         lines = {
-            variant.label: [
+            marked(variant, [family]): [
                 (float(severity), readings.groups(family, variant, at_severity(severity, family.some)))
                 for severity in family.severities
             ]
@@ -68,7 +71,7 @@ def overconfidence(item: Item, readings: Readings) -> Iterator[Chart]:
             for title, y, curve in shown
             for variant in (TENT, CRETTA)
         ]
-        yield chart(item, *panels, family=family)
+        yield dataclasses.replace(chart(item, *panels, family=family), shared_y=True)
 
 
 def over_batches(item: Item, readings: Readings) -> Iterator[Chart]:
@@ -109,7 +112,8 @@ def pacs(item: Item, readings: Readings) -> Iterator[Table]:
                 for member in family.members()
             ]
             row = numbers[f"{quantity.title} {variant.label}"]
-            rows.append(Row(variant.label, cells_and_average(readings, sources, quantity.value, row)))
+            cells = cells_and_average(readings, sources, quantity.value, row)
+            rows.append(dataclasses.replace(method_row(variant, cells, [family]), group=""))
         headings = tuple(Column(title, better=quantity.better) for title in titles)
         name, title = f"{item.name}-{quantity.title.lower()}", f"{item.title}: {words}"
         yield Table(name, title, "Method", headings, tuple(rows))

@@ -110,10 +110,10 @@ class Readings:
         return (Series(label, tuple(map(float, range(len(values)))), values),)
 
     def series(self, label: str, points: Sequence[tuple[float | str, Groups]], value: Value) -> tuple[Series, ...]:
-        """Return a series of the points that the scale runs; no series before all of them have a value."""
+        """Return a series of the points that the scale runs; no series before all have a value, nor of one point."""
         cells = [(x, self.cell(groups, value)) for x, groups in points if groups]
         measured = [(x, cell.value, cell.deviation) for x, cell in cells if cell.value is not None]
-        if not measured or len(measured) < len(cells):
+        if len(measured) < max(2, len(cells)):
             return ()
         deviations = tuple(deviation for _, _, deviation in measured if deviation is not None)
         return (

@@ -101,8 +101,13 @@ def comparison(item: Item, readings: Readings) -> Iterator[Table]:
 
 def method_row(variant: Variant, cells: Sequence[Cell], families: Sequence[Family]) -> Row:
     """Return the row of a method, marked and not ranked where it has fewer images than others."""
-    fewer = any(variant.method in family.fewer for family in families)
-    return Row(variant.label + FEWER * fewer, tuple(cells), variant.group, compared=not fewer)
+    label = marked(variant, families)
+    return Row(label, tuple(cells), variant.group, compared=label == variant.label)
+
+
+def marked(variant: Variant, families: Sequence[Family]) -> str:
+    """Return the label of a variant, with a mark where its method has fewer images than others."""
+    return variant.label + FEWER * any(variant.method in family.fewer for family in families)
 
 
 def domains(family: Family, where: Where, *, ablation: bool = True) -> list[Domain]:

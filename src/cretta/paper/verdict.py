@@ -12,17 +12,18 @@ from typing import Any, Literal
 from cretta.paper.family import FEWER
 from cretta.paper.item import Item
 from cretta.paper.printed import paper_data
-from cretta.report.content import Better, Cell, Chart, Row, Table
+from cretta.report.content import Better, Cell, Chart, Table
 from cretta.report.spread import margin
 from cretta.report.styles import PRINTED
 
 RULE = """\
 A claim is that one row is better than others, or as good as them within a number of points. It holds in a column if the
-measured difference to every other row has the claimed sign and is larger than its margin, or is within the points
-claimed. The margin is that of a t-test at 5 %: of tables over batches and seeds, of lines over their points, of single
-batches over corruptions; the last value of a line has none, so that nothing is decided by it. *Yes*: it holds in all
-measured columns, and all the other rows were run on the same images; *no*: it holds in none, and in some the opposite
-is significant; *undecided*: no difference is significant; *partly*: all else."""
+measured difference to every other row has the claimed sign and is larger than its margin, or if difference and margin
+together are within the points claimed. The difference is that of the claim's row less its strongest rival, the margin
+that of a t-test at 5 %: of tables over batches and seeds, of lines over their points, of single batches over
+corruptions. Where there are too few of them the margin is unknown, and nothing is decided. *Yes*: it holds in all
+measured columns, and all the other rows are complete on the same images; *no*: it holds in none, and in some the
+opposite is significant; *undecided*: no difference is significant; *partly*: all else."""
 ZERO = "0"
 """In place of another row: the number is compared with zero."""
 
@@ -78,8 +79,10 @@ class Finding:
     holds: bool
     reversed: bool
     """Whether the opposite is significant."""
+    printed_holds: bool
+    """Whether the paper's own numbers show it; true where it prints none."""
     not_run: tuple[str, ...]
-    """Other rows that the claim is about."""
+    """Other rows that the claim is about, which are not complete on the same images."""
 
 
 def claims(item: Item) -> list[Claim]:
@@ -140,13 +143,14 @@ def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mappin
 
     leads = {name: lead(row.value, cell.value) for name, cell in measured.items() if cell.value is not None}
     margins = {name: margin(row, cell) for name, cell in measured.items()}
-    least = dict.fromkeys(margins, 0.0) if claim.within is not None else margins
     name = min(leads, key=leads.__getitem__)
     printed = {other: cell.printed for other, cell in rivals.items() if cell.printed is not None}
-    before = None
+    before, printed_holds = None, True
     if row.printed is not None and printed:
         rival = min(printed, key=lambda other: lead(row.printed or 0.0, printed[other]))
         before = (row.printed, printed[rival], rival)
+        shown = lead(*before[:2])
+        printed_holds = shown >= 0 if claim.within is not None else shown > 0
     return Finding(
         where=where,
         printed=before,
@@ -154,8 +158,9 @@ def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mappin
         rival=measured[name],
         name=name,
         margin=margins[name],
-        holds=all(leads[other] >= least[other] and (claim.within is not None or leads[other] > 0) for other in leads),
+        holds=all(leads[other] >= margins[other] and (claim.within is not None or leads[other] > 0) for other in leads),
         reversed=any(-leads[other] > margins[other] for other in leads),
+        printed_holds=printed_holds,
         not_run=tuple(other for other in rivals if other not in measured),
     )
 
@@ -167,10 +172,10 @@ def _columns(claim: Claim, shown: Sequence[Table | Chart]) -> Iterator[tuple[str
             yield where, better, cells
 
 
-def _of_same_images(row: Row, index: int, claim: Claim) -> Cell:
-    """Return the cell of a row; without its number if that is of fewer images, unless the claim names the row."""
-    named = row.label.removesuffix(FEWER) in (claim.row, *claim.than)
-    return row.cells[index] if row.compared or named else dataclasses.replace(row.cells[index], value=None)
+def _of_same_images(label: str, cell: Cell, claim: Claim, *, compared: bool) -> Cell:
+    """Return a cell; without its number if that is of fewer images, unless the claim names the row or line."""
+    named = label.removesuffix(FEWER) in (claim.row, *claim.than)
+    return cell if compared or named else dataclasses.replace(cell, value=None)
 
 
 def _all_columns(
@@ -183,11 +188,15 @@ def _all_columns(
             for panel in part.panels:
                 lines = {line.label: CURVES[claim.curve](line.y) for line in panel.series}
                 arrow: Better = "higher" if "↑" in panel.y else "lower" if "↓" in panel.y else "neither"
-                cells = {
-                    label: dataclasses.replace(number, printed=lines.get(label + PRINTED, Cell()).value)
-                    for label, number in lines.items()
-                    if not label.endswith(PRINTED)
+                printed = {
+                    label.removesuffix(PRINTED): line.value for label, line in lines.items() if label.endswith(PRINTED)
                 }
+                cells = {}
+                for label, line in lines.items():
+                    if not label.endswith(PRINTED):
+                        name = label.removesuffix(FEWER)
+                        cell = _of_same_images(label, line, claim, compared=name == label)
+                        cells[name] = dataclasses.replace(cell, printed=printed.get(name))
                 yield part, f"{title}{panel.title}, {panel.y}", arrow, cells
         elif part.best_of in ("row", "none") and not claim.down:
             for row in part.rows:
@@ -198,5 +207,10 @@ def _all_columns(
                     yield part, f"{title}{group}, {row.label}", better, cells
         else:
             for index, column in enumerate(part.columns):
-                cells = {row.label.removesuffix(FEWER): _of_same_images(row, index, claim) for row in part.rows}
+                cells = {
+                    row.label.removesuffix(FEWER): _of_same_images(
+                        row.label, row.cells[index], claim, compared=row.compared
+                    )
+                    for row in part.rows
+                }
                 yield part, title + ", ".join(filter(None, (column.group, column.title))), column.better, cells

@@ -16,9 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from cretta.report.axes import MOST_HORIZONTAL, logarithmic_x, name_parts, y_limits
 from cretta.report.content import Chart, Panel, Series
 from cretta.report.styles import Style, styles
 from cretta.storage import atomic_write
@@ -31,7 +32,7 @@ COLUMNS = 3
 PANEL_HEIGHT = 2.9
 LOW_PANEL_HEIGHT = 2.1
 """Of panels below each other."""
-PART_WIDTH = 1.08
+PART_WIDTH, MOST_PARTS_WIDTH = 1.08, 1.08 * MOST_HORIZONTAL
 GAP = 0.06
 """Inches around title, legend and notes."""
 TITLE_LETTERS, NOTE_LETTERS = 10, 16
@@ -89,14 +90,16 @@ def _figure(chart: Chart, by_label: Mapping[str, Style], bare: bool) -> Figure:
     """Return the panels in a figure, the title above it, the legend beside it, and the notes below."""
     columns = 1 if chart.parts else 2 if len(chart.panels) == 4 else min(COLUMNS, len(chart.panels))
     rows = math.ceil(len(chart.panels) / columns)
-    width = max(PART_WIDTH * len(chart.parts), *map(_panel_width, chart.panels)) * columns
+    width = max(min(PART_WIDTH * len(chart.parts), MOST_PARTS_WIDTH), *map(_panel_width, chart.panels)) * columns
     height = (LOW_PANEL_HEIGHT if chart.parts else PANEL_HEIGHT) * rows
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for index, axis in enumerate(axes.flat):
         if index < len(chart.panels):
-            _panel(axis, chart.panels[index], by_label)
-            _name_parts(axis, chart.parts)
+            panel = chart.panels[index]
+            same = [other for other in chart.panels if other.y == panel.y] if chart.shared_y else [panel]
+            _panel(axis, panel, by_label, y_limits(same))
+            name_parts(axis, chart.parts)
         else:
             axis.set_axis_off()
     _legend(figure, chart, by_label)
@@ -132,7 +135,7 @@ def _panel_width(panel: Panel) -> float:
     return min(12.0, max(4.2, 0.6 + 0.16 * len(_categories(panel)) * (len(panel.series) + 1)))
 
 
-def _panel(axis: Axes, panel: Panel, by_label: Mapping[str, Style]) -> None:
+def _panel(axis: Axes, panel: Panel, by_label: Mapping[str, Style], limits: tuple[float, float] | None) -> None:
     axis.set_title(_short(panel.title, LONG), loc="left")
     axis.set_xlabel(_short(panel.x, LONG))
     axis.set_ylabel(_short(panel.y, LONG))
@@ -154,6 +157,8 @@ def _panel(axis: Axes, panel: Panel, by_label: Mapping[str, Style]) -> None:
         y = np.where(np.isfinite(series.y), series.y, np.nan)
         _draw(axis, panel.kind, x, y, series, by_label[series.label], index, len(drawn))
     _x_axis(axis, panel, categories)
+    if limits:
+        axis.set_ylim(limits)
 
 
 def _draw(axis: Axes, kind: str, x: Floats, y: Floats, series: Series, style: Style, index: int, count: int) -> None:
@@ -164,7 +169,8 @@ def _draw(axis: Axes, kind: str, x: Floats, y: Floats, series: Series, style: St
             axis.fill_between(x, y - deviation, y + deviation, color=style.color, alpha=0.15, linewidth=0)
         # Ten markers at most; those of neighboring lines are at different x.
         every = max(1, len(x) // 10)
-        axis.plot(x, y, markevery=(index % every, every), **_line_options(style, kind))
+        thin: dict[str, Any] = {"linewidth": 0.8, "markersize": 3, "zorder": 1.5} if series.background else {}
+        axis.plot(x, y, markevery=(index % every, every), **{**_line_options(style, kind), **thin})
         return
     bars = kind == "bar"
     width = 0.82 / count
@@ -187,27 +193,9 @@ def _x_axis(axis: Axes, panel: Panel, categories: Sequence[str]) -> None:
         return
     values = sorted({float(x) for series in panel.series for x in series.x})
     if panel.logarithmic:
-        # Linear from zero to the smallest value, so that zero is on the axis too.
-        axis.set_xscale("symlog", linthresh=min((abs(x) for x in values if x), default=1.0))
-        axis.set_xticks(values, [f"{x:g}" for x in values])
-        axis.xaxis.set_minor_locator(NullLocator())
+        logarithmic_x(axis, values)
     elif all(x.is_integer() for x in values):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _name_parts(axis: Axes, parts: Sequence[tuple[float, float, str]]) -> None:
-    """Draw lines between the parts of the x axis; the first panel has their names, the last the numbers."""
-    if not parts:
-        return
-    edges = [parts[0][0], *(end for _, end, _ in parts)]
-    axis.set_xlim(edges[0], edges[-1])
-    axis.set_xticks(edges, [f"{edge:g}" for edge in edges])
-    axis.grid(axis="x", color="#8c8c8c", alpha=1)
-    axis.label_outer()
-    spec = axis.get_subplotspec()
-    for start, end, name in parts if spec is None or spec.is_first_row() else ():
-        wrapped, above = name.replace(" ", "\n"), axis.get_xaxis_transform()
-        axis.text((start + end) / 2, 1.03, wrapped, transform=above, ha="center", va="bottom")
 
 
 def _categories(panel: Panel) -> list[str]:

@@ -100,6 +100,8 @@ class Series:
     x: tuple[float | str, ...]
     y: tuple[float, ...]
     deviation: tuple[float, ...] = ()
+    background: bool = False
+    """Whether it is a thin line, which may leave the panel: the y axis is made for the others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,3 +127,5 @@ class Chart:
     notes: tuple[str, ...] = ()
     parts: tuple[tuple[float, float, str], ...] = ()
     """Parts of all x axes: where each begins and ends, and its name."""
+    shared_y: bool = False
+    """Whether panels with the same y label have the same limits there, to be compared."""

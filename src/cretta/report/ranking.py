@@ -16,7 +16,7 @@ MarkedRows = list[tuple[str, list[tuple[Row, tuple[bool, ...]]]]]
 
 MISSING = "–"
 ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
-TEST = "paired t-test over batches and seeds, 5 %"
+TEST = "paired t-test over batches, and seeds if several, 5 %"
 STAR = "*"
 """Marks the best numbers where text cannot be bold."""
 _BEST = f"the best and all that do not differ significantly from it ({TEST})."

@@ -34,7 +34,9 @@ def markdown(table: Table) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>|#~&])", r"\\\1", " ".join(text.split()))
+    """Return text with its special characters escaped, except in code."""
+    escaped = r"(`[^`|]+`)|([\\`*_{}\[\]<>|#~&])"
+    return re.sub(escaped, lambda match: match[1] or f"\\{match[2]}", " ".join(text.split()))
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
