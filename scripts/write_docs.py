@@ -64,6 +64,15 @@ COST = f"GFLOPs per {BATCH} images, forward and backward"
 NO_RESULTS = """\
 No complete results on all fifteen corruptions are committed yet;
 `cretta reproduce main accuracy --scale day --export benchmarks/results/paper` computes them."""
+BATCH_SIZES = {
+    "source": "Source",
+    "bn_adapt": "BN Adapt",
+    "tent": "TENT",
+    "cretta": "CreTTA",
+    'cretta, statistics="auto"': 'CreTTA, `statistics="auto"`',
+    'cretta, statistics="moving"': 'CreTTA, `statistics="moving"`',
+}
+"""The columns of the tables of batch sizes, by the methods of benchmarks/batch_sizes.py."""
 SITUATIONS = ("shift after shift", "class after class", "single images", "no shift", "other buffers")
 
 
@@ -244,7 +253,7 @@ def finding_row(claim: Claim, finding: Finding) -> tuple[str, ...]:
 
 def not_to_use() -> str:
     """Return situations in which CreTTA does not help, from files of benchmarks and from the committed results."""
-    return "\n\n".join((situations(), by_length(), worse_than_simple()))
+    return "\n\n".join((situations(), by_batch_size(), by_length(), worse_than_simple()))
 
 
 def worse_than_simple() -> str:
@@ -396,9 +405,82 @@ def begun(own: dict[str, list[Result]], count: int) -> tuple[dict[str, Cell], di
 
 
 def difference(cells: dict[str, Cell], rival: str) -> str:
-    """Return the difference of CreTTA to another method, and its margin."""
+    """Return the difference of CreTTA to another method, and its margin if the spread is known."""
     own, other = cells["CreTTA"], cells[rival]
-    return f"{number((own.value or 0) - (other.value or 0), 2, signed=True)} ± {number(margin(other, own), 2)}"
+    limit = margin(other, own)
+    text = number((own.value or 0) - (other.value or 0), 2, signed=True)
+    return f"{text} ± {number(limit, 2)}" if math.isfinite(limit) else text
+
+
+def by_batch_size() -> str:
+    """Return methods by the number of images per batch, under corruption and on clean images."""
+    shifted, clean = batch_sizes("shifted"), batch_sizes("clean")
+    if not shifted:
+        return "Methods by the number of images per batch: not measured yet (`python benchmarks/batch_sizes.py`)."
+    row = next(iter(shifted.values()))["Source"]
+    domains = ", ".join(f"`{domain}`" for domain in row["domains"])
+    text = (
+        f"By the number of images per batch: accuracy / ECE in %, mean of {domains}, each with a reset; the last "
+        "column is the difference in accuracy (± margin: paired t-test over blocks of batches, 5 %). "
+        f"`{row['network']}`, the same {row['images'] // len(row['domains'])} images in the same order for all sizes, "
+        "learning rates of the preset `cifar10` (`batch_sizes.json`)."
+    )
+    parts = [text, table_of_sizes(shifted), enough_images(shifted)]
+    return "\n\n".join([*parts, "On the clean images:", table_of_sizes(clean)] if clean else parts)
+
+
+def batch_sizes(part: str) -> dict[int, dict[str, dict[str, Any]]]:
+    """Return the rows of a part of the benchmark of batch sizes, by number of images and label, where all are there."""
+    path = BENCHMARKS / "batch_sizes.json"
+    rows = json.loads(path.read_text("utf-8")).values() if path.is_file() else []
+    own = [row for row in rows if row["part"] == part]
+    methods = [method for method in BATCH_SIZES if method in {row["method"] for row in own}]
+    sizes = {
+        size: {row["method"]: row for row in own if row["batch"] == size}
+        for size in sorted({row["batch"] for row in own})
+    }
+    return {
+        size: {BATCH_SIZES[method]: measured[method] for method in methods}
+        for size, measured in sizes.items()
+        if len(measured) == len(methods)
+    }
+
+
+def table_of_sizes(sizes: dict[int, dict[str, dict[str, Any]]]) -> str:
+    """Return a row for each number of images per batch, with the difference of CreTTA to Source if it was run."""
+    labels = list(next(iter(sizes.values())))
+    against = ["CreTTA against Source"] if "CreTTA" in labels else []
+    rows = [("images per batch", *labels, *against)]
+    for size, own in sizes.items():
+        pairs = [f"{row['accuracy']:.1f} / {row['ECE']:.1f}" for row in own.values()]
+        rows.append((str(size), *pairs, *([difference(accuracies(own), "Source")] if against else [])))
+    return table(rows, right=len(rows[0]))
+
+
+def accuracies(rows: dict[str, dict[str, Any]]) -> dict[str, Cell]:
+    """Return the accuracies of a benchmark with those of its blocks."""
+    return {label: Cell(row["accuracy"], blocks=tuple(row["accuracy of blocks"])) for label, row in rows.items()}
+
+
+def enough_images(sizes: dict[int, dict[str, dict[str, Any]]]) -> str:
+    """Return with how many images per batch methods are significantly more accurate than Source."""
+    cells = {size: accuracies(rows) for size, rows in sizes.items()}
+    sure = {
+        label: [
+            size
+            for size, own in cells.items()
+            if (own[label].value or 0) - (own["Source"].value or 0) > margin(own[label], own["Source"])
+        ]
+        for label in next(iter(cells.values()))
+        if label != "Source"
+    }
+    texts: dict[str, list[str]] = {}
+    for label, chosen in sure.items():
+        on = chosen and chosen == [size for size in cells if size >= chosen[0]]
+        text = f"from {chosen[0]} images per batch on" if on else f"with {', '.join(map(str, chosen)) or 'no number'}"
+        texts.setdefault(text, []).append(label)
+    parts = "; ".join(f"{', '.join(labels)}: {text}" for text, labels in texts.items())
+    return f"Significantly more accurate than Source here: {parts}."
 
 
 def longer_streams() -> str:

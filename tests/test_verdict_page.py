@@ -145,6 +145,57 @@ def test_situations_have_the_numbers_of_their_files(
     assert "`m`" not in text
 
 
+def test_sizes_of_batches(writer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "BENCHMARKS", tmp_path)
+    assert "not measured yet (`python benchmarks/batch_sizes.py`)" in writer.by_batch_size()
+
+    def row(part: str, size: int, method: str, *blocks: float) -> dict[str, object]:
+        return {
+            "network": "n",
+            "part": part,
+            "domains": ["clean"] if part == "clean" else ["fog/5", "snow/5"],
+            "method": method,
+            "batch": size,
+            "images": 60,
+            "accuracy": sum(blocks) / len(blocks),
+            "ECE": 5.0,
+            "accuracy of blocks": blocks if len(blocks) > 2 else (),
+        }
+
+    auto, moving = (f'cretta, statistics="{statistics}"' for statistics in ("auto", "moving"))
+    same = (50.0, 60.0, 70.0)
+    measured = [row("shifted", size, "source", *same) for size in (8, 4, 2)]
+    measured += [row("shifted", size, "bn_adapt", *(x + size - 3 for x in same)) for size in (8, 4, 2)]
+    measured += [row("shifted", size, "tent", *(x - 1 for x in same)) for size in (8, 4, 2)]
+    measured += [row("shifted", size, "cretta", *(x + size - 3 for x in same)) for size in (8, 4)]
+    # Differences of 1, 2 and 3 points: mean 2, deviation 1; t of 2 degrees of freedom at 5 %: 4.303, over sqrt(3).
+    measured += [row("shifted", 2, "cretta", 51.0, 62.0, 73.0)]
+    measured += [row("shifted", size, auto, *(x + (size == 4) for x in same)) for size in (8, 4, 2)]
+    measured += [row("shifted", size, moving, *(x + 1 for x in same)) for size in (8, 4, 2)]
+    path = tmp_path / "batch_sizes.json"
+    path.write_text(json.dumps({str(index): own for index, own in enumerate(measured)}))
+    text = writer.by_batch_size()
+    assert "mean of `fog/5`, `snow/5`, each with a reset" in text
+    assert "`n`, the same 30 images" in text
+    assert (
+        "| 2 | 60.0 / 5.0 | 59.0 / 5.0 | 59.0 / 5.0 | 62.0 / 5.0 | 60.0 / 5.0 | 61.0 / 5.0 | +2.00 ± 2.48 |\n"
+        "| 4 | 60.0 / 5.0 | 61.0 / 5.0 | 59.0 / 5.0 | 61.0 / 5.0 | 61.0 / 5.0 | 61.0 / 5.0 | +1.00 ± 0.00 |\n"
+    ) in text
+    assert text.endswith(
+        "BN Adapt, CreTTA: from 4 images per batch on; TENT: with no number; "
+        'CreTTA, `statistics="auto"`: with 4; CreTTA, `statistics="moving"`: from 2 images per batch on.'
+    )
+    # A size that not all methods have is left out, and a margin that too few blocks cannot give.
+    measured = [row("shifted", 4, "source", 60.0), row("shifted", 4, "cretta", 70.0), row("shifted", 2, "source", 60.0)]
+    measured += [row("clean", 4, "source", 90.0), row("clean", 4, "bn_adapt", 80.0)]
+    path.write_text(json.dumps({str(index): own for index, own in enumerate(measured)}))
+    text = writer.by_batch_size()
+    assert "| 4 | 60.0 / 5.0 | 70.0 / 5.0 | +10.00 |\n\n" in text
+    assert "| 2 |" not in text
+    assert "CreTTA: with no number.\n\nOn the clean images:" in text
+    assert text.endswith("| 4 | 90.0 / 5.0 | 80.0 / 5.0 |")
+
+
 def test_the_table_of_the_readme(writer: ModuleType) -> None:
     table = writer.main_results()
     assert "**CIFAR10-C, severity 5, mean over 15 corruptions**" in table
