@@ -106,7 +106,8 @@ def parts() -> dict[str, str]:
     texts = {}
     for name, maker in makers.items():
         sections = []
-        for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
+        # In the folder paper are results of the paper's items, not of a machine's speed.
+        for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name != "paper"):
             content = list(maker(folder))
             if content:
                 machine = next(iter(json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))))
