@@ -9,11 +9,12 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
+import results_text
 from cretta.paper import get
 from cretta.paper.shapes import domains
 from cretta.paper.values import accuracy as accuracy_of
 from cretta.paper.values import calibration_error as error_of
-from cretta.paper.verdict import claims, judge
+from cretta.paper.verdict import claims, judge, verdict
 from cretta.report.content import Cell, Table
 from cretta.report.spread import margin
 
@@ -211,7 +212,7 @@ def test_the_words_of_the_readme_follow_from_its_table() -> None:
         "with TENT accuracy and ECE rise; with CreTTA accuracy rises (in the paper's setting by less than with TENT on "
         "CIFAR-10, by as much on CIFAR-100) and ECE falls, at three times the cost" in text
     )
-    (table,) = WRITER["chosen_parts"]()
+    (table,) = results_text.chosen_parts()
     rows = {row.label: row.cells for row in table.rows}
     assert [column.title for column in table.columns] == ["Acc", "ECE"] * 4
     for benchmark in (0, 2):
@@ -221,13 +222,13 @@ def test_the_words_of_the_readme_follow_from_its_table() -> None:
         assert ahead(accuracy["BN Adapt"], accuracy["Source"])
         for label in ("TENT", "TENT, lr 3e-3", "CreTTA", "CreTTA, chosen"):
             assert ahead(accuracy[label], accuracy["BN Adapt"])
-            gain = (accuracy[label].value or 0) - (accuracy["BN Adapt"].value or 0)
-            assert gain < 0.1 * ((accuracy["BN Adapt"].value or 0) - (accuracy["Source"].value or 0))
+            gain = value_of(accuracy[label]) - value_of(accuracy["BN Adapt"])
+            assert gain < 0.1 * (value_of(accuracy["BN Adapt"]) - value_of(accuracy["Source"]))
             higher, lower = ("BN Adapt", label) if label.startswith("CreTTA") else (label, "BN Adapt")
             assert ahead(error[higher], error[lower])
     assert ahead(rows["TENT"][0], rows["CreTTA"][0])
-    assert abs(rows["TENT"][2].value - rows["CreTTA"][2].value) < margin(rows["TENT"][2], rows["CreTTA"][2])
-    costs = dict(re.findall(r"^\| (\S[^|]*?) \|.* (\d+) \|$", WRITER["in_short"](), flags=re.MULTILINE))
+    assert abs(value_of(rows["TENT"][2]) - value_of(rows["CreTTA"][2])) < margin(rows["TENT"][2], rows["CreTTA"][2])
+    costs = dict(re.findall(r"^\| (\S[^|]*?) \|.* (\d+) \|$", results_text.in_short(), flags=re.MULTILINE))
     assert abs(int(costs["CreTTA, chosen"]) / int(costs["TENT"]) - 3) < 0.1
     assert costs["CreTTA, chosen"] == costs["CreTTA"]
     assert "it is ahead with a ResNet-20 too, but not on TinyImageNet-C" in text
@@ -256,10 +257,9 @@ def test_the_words_of_the_readme_follow_from_its_table() -> None:
     assert ahead(tent[6], rows["BN Adapt"][6])
     groups = [column.group.removesuffix(", severity 5") for column in table.columns[::2]]
     assert groups == ["CIFAR10-C", "CIFAR100-C", "CIFAR10-C, ResNet-20", "TinyImageNet-C"]
-    chosen = [cell.value for cell in rows["CreTTA, chosen"]]
+    chosen = [value_of(cell) for cell in rows["CreTTA, chosen"]]
     for rival in ("CreTTA", "TENT", "SHOT", "BN Adapt"):
-        other = [cell.value for cell in rows[rival]]
-        gains = [own - value for own, value in zip(chosen, other, strict=True)]
+        gains = [own - value_of(other) for own, other in zip(chosen, rows[rival], strict=True)]
         assert all(gain > 0 for gain in gains[:6:2])
         assert all(gain < 0 for gain in gains[1:6:2])
         assert gains[6] < 0
@@ -297,7 +297,8 @@ def test_the_words_about_what_made_the_chosen_setting_follow_from_the_settings_t
 
 def test_the_summary_of_verdicts_follows_from_its_tables() -> None:
     page = " ".join((ROOT / "docs" / "verdict.md").read_text().split())
-    (table,) = WRITER["shown"]("accuracy")
+    (table,) = results_text.shown("accuracy")
+    assert isinstance(table, Table)
     cells = {
         row.label: {
             f"{column.group}, {column.title}": cell for column, cell in zip(table.columns, row.cells, strict=True)
@@ -320,7 +321,7 @@ def test_the_summary_of_verdicts_follows_from_its_tables() -> None:
         in page
     )
     assert "on CIFAR-10 significantly less accurate than SHOT, and on CIFAR-100 level with TENT" in page
-    answers = {claim.text: WRITER["judged"](judge(claim, WRITER["shown"]("cost"))) for claim in claims(get("cost"))}
+    answers = {claim.text: verdict(judge(claim, results_text.shown("cost"))) for claim in claims(get("cost"))}
     assert set(answers.values()) == {"no"}
     assert "not eight times fewer, and more memory" in page
     tiny = {label: own["TinyImageNet-C, severity 5, ECE"] for label, own in cells.items()}
@@ -331,23 +332,23 @@ def test_the_words_about_streams_without_a_reset_follow_from_their_tables() -> N
     tables = [
         {row.label: row.cells for row in part.rows}
         for name in ("continual", "recurring")
-        for part in WRITER["shown"](name)
+        for part in results_text.shown(name)
         if isinstance(part, Table)
     ]
     assert [len(rows) for rows in tables] == [11] * 4  # TEA has no numbers
     measured = [{label: cells for label, cells in rows.items() if cells[0].value is not None} for rows in tables]
     assert [len(rows) for rows in measured] == [10] * 4
-    best = [max(rows, key=lambda label: rows[label][0].value or 0) for rows in measured]
+    best = [max(rows, key=lambda label: value_of(rows[label][0])) for rows in measured]
     assert [label == "CreTTA" for label in best].count(True) == 3
     for number, rows in enumerate(measured):
-        assert min(rows, key=lambda label: rows[label][1].value or 100) == "CreTTA"
+        assert min(rows, key=lambda label: value_of(rows[label][1])) == "CreTTA"
         assert ahead(rows["TENT"][1], rows["CreTTA"][1])
         assert not ahead(rows["BN Adapt"][1], rows["CreTTA"][1])
         assert ahead(rows["CreTTA"][0], rows["BN Adapt"][0]) == (number >= 2)
         same = {
             label
             for label, cells in rows.items()
-            if [f"{c.value:.2f}" for c in cells[:2]] == [f"{c.value:.2f}" for c in cells[2:]]
+            if [f"{value_of(c):.2f}" for c in cells[:2]] == [f"{value_of(c):.2f}" for c in cells[2:]]
         }
         assert rows.keys() - same == {"PL"}
         saved = ahead(rows["PL"][2], rows["PL"][0])
@@ -363,7 +364,7 @@ def test_the_words_about_streams_without_a_reset_follow_from_their_tables() -> N
 
 def test_the_words_about_small_batches_follow_from_their_tables() -> None:
     shifted, clean = (
-        {size: WRITER["accuracies"](rows) for size, rows in WRITER["batch_sizes"](part).items()}
+        {size: results_text.accuracies(rows) for size, rows in results_text.batch_sizes(part).items()}
         for part in ("shifted", "clean")
     )
     auto, moving = (f'CreTTA, `statistics="{statistics}"`' for statistics in ("auto", "moving"))
@@ -374,14 +375,14 @@ def test_the_words_about_small_batches_follow_from_their_tables() -> None:
             assert ahead(cells[label], cells[auto]) == (size >= 8)
         assert ahead(cells[moving], cells["Source"])
         assert ahead(cells[moving], cells[auto]) == (size <= 32)
-        assert 0 <= cells[auto].value - cells["Source"].value < 6
-    assert shifted[8]["CreTTA"].value - shifted[8]["Source"].value > 5
+        assert 0 <= value_of(cells[auto]) - value_of(cells["Source"]) < 6
+    assert value_of(shifted[8]["CreTTA"]) - value_of(shifted[8]["Source"]) > 5
     for size, cells in clean.items():
-        lost = cells["Source"].value - cells["BN Adapt"].value
+        lost = value_of(cells["Source"]) - value_of(cells["BN Adapt"])
         assert (lost > 4) == (size <= 16)
         assert lost < 2 or size <= 16
         assert ahead(cells["Source"], cells["BN Adapt"])
-        assert cells[moving].value > cells["BN Adapt"].value
+        assert value_of(cells[moving]) > value_of(cells["BN Adapt"])
     pages = {
         "docs/verdict.md": (
             "at severity 5 CreTTA is far more accurate than Source with eight per batch; on clean images the "
@@ -403,24 +404,28 @@ def test_the_words_about_small_batches_follow_from_their_tables() -> None:
         assert [part for part in words if part not in text] == [], page
 
 
+def value_of(cell: Cell) -> float:
+    assert cell.value is not None
+    return cell.value
+
+
 def ahead(one: Cell, other: Cell) -> bool:
     """Return whether the number is significantly larger."""
-    assert one.value is not None
-    assert other.value is not None
-    return one.value - other.value > margin(one, other)
+    return value_of(one) - value_of(other) > margin(one, other)
 
 
 def test_the_words_of_the_page_of_choices_follow_from_the_results_of_the_paper() -> None:
     labels = ("Source", "BN Adapt", "TENT", "SHOT", "CreTTA")
-    clean = WRITER["seed_0"](labels, lambda family: domains(family, "clean"))
-    shifted = WRITER["seed_0"](labels, lambda family: domains(family, "worst", ablation=False))
+    clean = results_text.seed_0(labels, lambda family: domains(family, "clean"))
+    shifted = results_text.seed_0(labels, lambda family: domains(family, "worst", ablation=False))
     error = {label: error_of(own) for label, own in shifted.items()}
     page = (ROOT / "docs" / "choosing.md").read_text()
     assert "on clean images no method differs significantly in accuracy from the source model" in page
-    (table,) = WRITER["shown"]("accuracy")
+    (table,) = results_text.shown("accuracy")
+    assert isinstance(table, Table)
     first = {row.label: row.cells[0] for row in table.rows}
     assert (table.columns[0].group, table.columns[0].title) == ("CIFAR10-C, clean", "Acc")
-    assert abs((first["Source"].value or 0) - accuracy_of(clean["Source"])) < 1e-9
+    assert abs(value_of(first["Source"]) - accuracy_of(clean["Source"])) < 1e-9
     for label in labels:
         assert not ahead(first["Source"], first[label])
         assert not ahead(first[label], first["Source"])
@@ -428,7 +433,7 @@ def test_the_words_of_the_page_of_choices_follow_from_the_results_of_the_paper()
     assert min(error, key=error.__getitem__) == "CreTTA"
     assert "a stream of 25 batches of 200 images or more" in page
     for count, known in ((25, True), (5, False)):
-        begun = WRITER["begun"](WRITER["streams_of_cifar10"](), count)[1]
+        begun = results_text.begun(results_text.streams_of_cifar10(), count)[1]
         assert ahead(begun["BN Adapt"], begun["CreTTA"]) is known
     costs = {label: own[0].cost["gflops"] for label, own in shifted.items()}
     assert (
@@ -437,15 +442,15 @@ def test_the_words_of_the_page_of_choices_follow_from_the_results_of_the_paper()
     )
     assert abs(costs["CreTTA"] / costs["TENT"] - 3) < 0.1
     assert "better calibrated, on CIFAR-100 not significantly; no gain on TinyImageNet-C" in page
-    (chosen,) = WRITER["chosen_parts"]()
+    (chosen,) = results_text.chosen_parts()
     rows = {row.label: row.cells for row in chosen.rows}
     step, tent, paper = (rows[label] for label in ("CreTTA, chosen", "TENT, lr 3e-3", "CreTTA"))
-    assert abs(step[0].value - tent[0].value) < margin(step[0], tent[0])
-    assert tent[1].value > 2 * step[1].value
+    assert abs(value_of(step[0]) - value_of(tent[0])) < margin(step[0], tent[0])
+    assert value_of(tent[1]) > 2 * value_of(step[1])
     assert "its ECE is more than twice as high on CIFAR-10, a third to a half higher on the others" in page
-    assert all(1.3 < tent[index].value / step[index].value < 1.55 for index in (3, 5))
+    assert all(1.3 < value_of(tent[index]) / value_of(step[index]) < 1.55 for index in (3, 5))
     assert "on TinyImageNet-C it is more accurate, with the same ECE" in page
     assert ahead(tent[6], step[6])
     assert not ahead(step[7], tent[7])
-    assert step[0].value - paper[0].value > margin(step[0], paper[0])
-    assert paper[1].value - step[1].value > margin(step[1], paper[1])
+    assert value_of(step[0]) - value_of(paper[0]) > margin(step[0], paper[0])
+    assert value_of(paper[1]) - value_of(step[1]) > margin(step[1], paper[1])

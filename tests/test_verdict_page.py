@@ -27,7 +27,7 @@ RIGHT = {"cretta": 0.6, "tent": 0.7, "bn_adapt": 0.65}
 @pytest.fixture
 def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, with a summary of results in which CreTTA is worse than TENT and BN Adapt."""
-    module = load_script("write_docs")
+    module = load_script("results_text")
 
     def share(run: Run, domain: str, batch: int) -> float:
         return RIGHT.get(run.method, 0.5) + 0.01 * (run.seed - 1)
