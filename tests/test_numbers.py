@@ -324,6 +324,19 @@ def test_the_summary_of_verdicts_follows_from_its_tables() -> None:
     answers = {claim.text: verdict(judge(claim, results_text.shown("cost"))) for claim in claims(get("cost"))}
     assert set(answers.values()) == {"no"}
     assert "not eight times fewer, and more memory" in page
+    for name, answer in (
+        ("contrastive", "yes"),
+        ("single-sample", "partly"),
+        ("target-as-source", "yes"),
+        ("source-model", "no"),
+        ("uniform-weight", "no"),
+    ):
+        (claim,) = claims(get(name))
+        findings = judge(claim, results_text.shown(name))
+        assert verdict(findings) == answer
+        assert all(finding.holds for finding in findings if "ECE" in finding.where) is (answer != "no")
+    assert "or with target samples in place of source samples the ECE is higher, as in the paper" in page
+    assert "Without the source model's terms, or with random gradient weights, nothing is lost here" in page
     tiny = {label: own["TinyImageNet-C, severity 5, ECE"] for label, own in cells.items()}
     assert not any(ahead(cell, tiny["CreTTA"]) for label, cell in tiny.items() if label in ("BN Adapt", "SHOT", "TENT"))
 
