@@ -23,6 +23,7 @@ import textbook
 from cretta.data import ArrayDataset, FileDataset, image_folder
 from cretta.errors import BatchError, BusyError, OptionError, StateError
 from cretta.predict import Summary, open_images, predict, table
+from cretta.predict.advice import batch_advice
 from cretta.predict.run import work_folder
 
 AnyAdapter = cretta.Adapter[Any]
@@ -661,3 +662,13 @@ def test_on_a_gpu(tmp_path: Path) -> None:
     predict(array(), adapter(), output=tmp_path / "cpu.parquet", batch_size=BATCH)
     gpu, cpu = (read(tmp_path / f"{name}.parquet")["energy"].to_numpy() for name in ("gpu", "cpu"))
     assert np.allclose(gpu, cpu, atol=1e-3)
+
+
+def test_batches_too_small_for_their_own_statistics_get_a_hint() -> None:
+    (hint,) = batch_advice(adapter("bn_adapt"), images=40, batch_size=4)
+    assert "statistics of a batch of 4" in hint
+    assert "'moving' for images in mixed order, or 'auto'" in hint
+    (hint,) = batch_advice(adapter("bn_adapt"), images=COUNT, batch_size=BATCH)
+    assert "the last batch has 6 of 8 images" in hint
+    assert not list(batch_advice(adapter("bn_adapt"), images=40, batch_size=BATCH))
+    assert not list(batch_advice(adapter("bn_adapt", statistics="auto"), images=40, batch_size=4))
