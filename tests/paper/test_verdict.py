@@ -153,6 +153,9 @@ def test_a_row_on_fewer_images_is_no_rival_unless_the_claim_names_it() -> None:
     (finding,) = judge(Claim(text="", row="CreTTA"), [table])
     assert (finding.name, finding.holds, finding.not_run) == ("TENT", True, ("TEA",))
     assert verdict([finding]) == "partly"
+    (without,) = judge(Claim(text="", row="CreTTA", excluding=("TEA",)), [table])
+    assert (without.name, without.holds, without.not_run) == ("TENT", True, ())
+    assert verdict([without]) == "yes"
     (named,) = judge(Claim(text="", row="CreTTA", than=("TEA",)), [table])
     assert (named.name, named.holds, named.not_run) == ("TEA", False, ())
 

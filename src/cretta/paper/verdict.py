@@ -50,7 +50,9 @@ class Claim:
     text: str
     row: str
     than: tuple[str, ...] = ()
-    """All others by default."""
+    """All others by default, but not those on fewer images; rows that are named here are compared anyway."""
+    excluding: tuple[str, ...] = ()
+    """Of all others, those that the claim is not about."""
     at: str = ""
     """A pattern of the columns it is about."""
     within: float | None = None
@@ -88,7 +90,7 @@ class Finding:
 def claims(item: Item) -> list[Claim]:
     """Return what the paper claims of an item, as paper.toml has it."""
     records: list[dict[str, Any]] = paper_data()["items"][item.name].get("claims", [])
-    return [Claim(**{**record, "than": tuple(record.get("than", ()))}) for record in records]
+    return [Claim(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}) for record in records]
 
 
 def verdict(findings: Sequence[Finding]) -> str:
@@ -107,7 +109,7 @@ def judge(claim: Claim, shown: Sequence[Table | Chart]) -> list[Finding]:
     findings = []
     for where, better, cells in _columns(claim, shown):
         row = cells[claim.row]
-        names = claim.than or tuple(name for name in cells if name != claim.row)
+        names = claim.than or tuple(name for name in cells if name not in (claim.row, *claim.excluding))
         rivals = {name: _zero(row) if name == ZERO else cells.get(name, Cell()) for name in names}
         finding = _compare(claim, where, better if claim.better == "neither" else claim.better, row, rivals)
         if finding is not None:
