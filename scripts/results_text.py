@@ -145,7 +145,7 @@ def finding_row(claim: Claim, finding: Finding) -> tuple[str, ...]:
             f"{number(own, 2)} against {number(other, 2)} ({name})" if name != ZERO else number(own, 2, signed=True)
         )
     not_run = f"; not complete on the same images: {', '.join(finding.not_run)}" if finding.not_run else ""
-    own, other = finding.row.value or 0.0, finding.rival.value or 0.0
+    own, other = finding.values
     measured = f"{figure(finding.row)} against {figure(finding.rival)} ({finding.name}{not_run})"
     difference = number(own - other, 2, signed=True)
     if finding.name == ZERO:

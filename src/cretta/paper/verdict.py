@@ -13,17 +13,17 @@ from cretta.paper.family import FEWER
 from cretta.paper.item import Item
 from cretta.paper.printed import paper_data
 from cretta.report.content import Better, Cell, Chart, Table
-from cretta.report.spread import margin
+from cretta.report.spread import margin, on_same_seeds
 from cretta.report.styles import PRINTED
 
 RULE = """\
 A claim is that one row is better than others, or as good as them within a number of points. It holds in a column if the
 measured difference to every other row has the claimed sign and is larger than its margin, or if difference and margin
-together are within the points claimed. The difference is that of the claim's row less its strongest rival, the margin
-that of a t-test at 5 %: of tables over batches and seeds, of lines over their points, of single batches over
-corruptions. Where there are too few of them the margin is unknown, and nothing is decided. *Yes*: it holds in all
-measured columns, and all the other rows are complete on the same images; *no*: it holds in none, and in some the
-opposite is significant; *undecided*: no difference is significant; *partly*: all else."""
+together are within the points claimed. The difference is that of the claim's row less its strongest rival, over the
+seeds that both have, the margin that of a t-test at 5 %: of tables over batches and seeds, of lines over their points,
+of single batches over corruptions. Where there are too few of them the margin is unknown, and nothing is decided.
+*Yes*: it holds in all measured columns, and all the other rows are complete on the same images; *no*: it holds in none,
+and in some the opposite is significant; *undecided*: no difference is significant; *partly*: all else."""
 ZERO = "0"
 """In place of another row: the number is compared with zero."""
 
@@ -77,6 +77,8 @@ class Finding:
     row: Cell
     rival: Cell
     name: str
+    values: tuple[float, float]
+    """The measured numbers of both over the seeds that both have: what is compared."""
     margin: float
     holds: bool
     reversed: bool
@@ -90,7 +92,10 @@ class Finding:
 def claims(item: Item) -> list[Claim]:
     """Return what the paper claims of an item, as paper.toml has it."""
     records: list[dict[str, Any]] = paper_data()["items"][item.name].get("claims", [])
-    return [Claim(**{k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}) for record in records]
+    return [
+        Claim(**{**record, "than": tuple(record.get("than", ())), "excluding": tuple(record.get("excluding", ()))})
+        for record in records
+    ]
 
 
 def verdict(findings: Sequence[Finding]) -> str:
@@ -143,7 +148,8 @@ def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mappin
             return claim.within - abs(a - b)
         return (b - a * claim.factor) * (1 if better == "lower" else -1)
 
-    leads = {name: lead(row.value, cell.value) for name, cell in measured.items() if cell.value is not None}
+    pairs = {name: on_same_seeds(row, cell) for name, cell in measured.items()}
+    leads = {name: lead(*values) for name, values in pairs.items()}
     margins = {name: margin(row, cell) for name, cell in measured.items()}
     name = min(leads, key=leads.__getitem__)
     printed = {other: cell.printed for other, cell in rivals.items() if cell.printed is not None}
@@ -159,6 +165,7 @@ def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mappin
         row=row,
         rival=measured[name],
         name=name,
+        values=pairs[name],
         margin=margins[name],
         holds=all(leads[other] >= margins[other] and (claim.within is not None or leads[other] > 0) for other in leads),
         reversed=any(-leads[other] > margins[other] for other in leads),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cretta.report.content import Cell, Column, Row, Table
-from cretta.report.spread import margin
+from cretta.report.spread import margin, on_same_seeds
 
 Position = tuple[int, int]
 """Row and column of a cell."""
@@ -46,7 +46,8 @@ def _alike(table: Table, numbers: Mapping[Position, float], best: Position, othe
     if numbers[best] == numbers[other]:
         return True
     a, b = (table.rows[row].cells[column] for row, column in (best, other))
-    return abs(numbers[best] - numbers[other]) <= margin(a, b)
+    first, second = on_same_seeds(a, b)
+    return abs(first - second) <= margin(a, b)
 
 
 def _pools(table: Table) -> list[list[Position]]:

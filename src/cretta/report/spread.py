@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from statistics import stdev, variance
+from statistics import fmean, stdev, variance
 
 from cretta.bench import BatchRow, Result
 from cretta.report.content import Cell
@@ -39,6 +39,18 @@ def margin(a: Cell, b: Cell) -> float:
         for values in (blocks, seeds)
         if len(values) > 1
     )
+
+
+def on_same_seeds(a: Cell, b: Cell) -> tuple[float, float]:
+    """Return the values of two measured cells over the seeds that both have, as :func:`margin` compares them.
+
+    >>> on_same_seeds(Cell(2.0, seeds={0: 1.0, 1: 3.0}), Cell(1.5, seeds={0: 1.5}))
+    (1.0, 1.5)
+    """
+    common = a.seeds.keys() & b.seeds.keys()
+    if not common:
+        return a.value or 0.0, b.value or 0.0
+    return fmean(a.seeds[seed] for seed in common), fmean(b.seeds[seed] for seed in common)
 
 
 def blocks_of(results: Sequence[Result]) -> list[list[Result]]:
