@@ -188,7 +188,7 @@ def worse_than_simple() -> str:
     if not compared:
         return "Where CreTTA is significantly worse than a model that does not learn at full size: not measured yet."
     return (
-        "In no column of the tables of these items CreTTA was significantly worse than Source or BN Adapt (columns "
+        "In no column of the tables of these items was CreTTA significantly worse than Source or BN Adapt (columns "
         f"compared): {', '.join(compared)}."
     )
 
@@ -410,7 +410,7 @@ def longer_streams() -> str:
     images = f"{sum(row.images for row in rows):,}".replace(",", " ")
     return (
         f"In longer streams the methods differ: over {images} images of a corruption, mean of {len(own['CreTTA'])}, "
-        f"CreTTA has {', and '.join(against)} (± margin: paired t-test over corruptions, 5 %)."
+        f"first seed, CreTTA has {', and '.join(against)} (± margin: paired t-test over corruptions, 5 %)."
     )
 
 
@@ -427,9 +427,9 @@ def by_length() -> str:
         rows.append((str(sum(row.images for row in first[:count])), *shares, *differences))
     head = ("first images of each stream", *own, "accuracy", "ECE")
     text = (
-        f"CIFAR10-C, severity {WORST}, mean over {len(own['CreTTA'])} corruptions, each with a reset: accuracy / ECE "
-        "in % of the stream up to there, and the difference of CreTTA to BN Adapt (± margin: paired t-test over "
-        "corruptions, 5 %). Each row has other images, and fewer images have a higher ECE: compare within a row."
+        f"CIFAR10-C, severity {WORST}, first seed, mean over {len(own['CreTTA'])} corruptions, each with a reset: "
+        "accuracy / ECE in % of the stream up to there, and the difference of CreTTA to BN Adapt (± margin: paired "
+        "t-test over corruptions, 5 %). The streams are shuffled, and fewer images have a higher ECE: compare within a row."
     )
     return f"{text}\n\n{table([head, *rows], right=len(own) + 2)}"
 
@@ -474,7 +474,7 @@ def same_images() -> str:
     rows = [row for row in table.rows if row.cells[0].value is not None and not row.label.endswith("†")]
     pairs = ", ".join(f"{row.label} {figure(row.cells[0])} / {figure(row.cells[1])}" for row in rows)
     images = f"{scale.family('cifar10').images:,}".replace(",", " ")
-    return f"On the first {images} images of each corruption, the same for all, accuracy / ECE: {pairs}."
+    return f"On the first {images} test images under each corruption, the same for all, accuracy / ECE: {pairs}."
 
 
 def tried() -> str:

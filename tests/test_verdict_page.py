@@ -107,9 +107,10 @@ def test_when_not_to_use_it_is_what_was_measured(writer: ModuleType) -> None:
     methods = "64.00 / 11.00 | 69.00 / 6.00 | 49.00 / 26.00 | 59.00 / 16.00"
     assert f"| 1000 | {methods} | -5.00 ± 0.00 | +5.00 ± 0.00 |" in writer.by_length()
     assert (
-        "over 4 000 images of a corruption, mean of 15, CreTTA has -5.00 ± 0.00 points of accuracy and +5.00 ± 0.00 "
+        "over 4 000 images of a corruption, mean of 15, first seed, CreTTA has -5.00 ± 0.00 points of accuracy and "
         in (longer := writer.longer_streams())
     )
+    assert "points of accuracy and +5.00 ± 0.00 points of ECE against BN Adapt" in longer
     assert "and -10.00 ± 0.00 points of accuracy and +10.00 ± 0.00 points of ECE against TENT" in longer
     assert "no shift" in writer.situations()
     ((*_, source, simple, cretta, _, file),) = writer.no_shift()

@@ -215,3 +215,15 @@ def test_seeds_that_give_the_same_number_have_no_deviation() -> None:
         assert "±" not in text
     cells = [item for row in table_payload(table)["rows"] for item in row[3] if item is not None]
     assert all(len(item) == 2 for item in cells)  # the value, and how it reads
+
+
+def test_numbers_of_different_seeds_are_compared_over_those_that_both_have() -> None:
+    """Over three seeds A is at 81; with the only seed of B it is at 80, below B, and both are above C."""
+    blocks = (79.0, 80.0, 81.0)
+
+    def row(label: str, seeds: dict[int, float], shift: float) -> Row:
+        return Row(label, (cell(seeds, blocks=tuple(block + shift for block in blocks)),))
+
+    rows = (row("A", {0: 80.0, 1: 81.5, 2: 81.5}, 0.0), row("B", {0: 80.5}, 0.5), row("C", {0: 79.0}, -1.0))
+    table = Table("t", "T", "method", (Column("Acc", better="higher"),), rows)
+    assert [mark for (mark,) in marks(table)] == [True, True, False]

@@ -151,7 +151,8 @@ def _compare(claim: Claim, where: str, better: Better, row: Cell, rivals: Mappin
     pairs = {name: on_same_seeds(row, cell) for name, cell in measured.items()}
     leads = {name: lead(*values) for name, values in pairs.items()}
     margins = {name: margin(row, cell) for name, cell in measured.items()}
-    name = min(leads, key=leads.__getitem__)
+    # Of claims within points, the rival that decides is the one with the least left of them beside its margin.
+    name = min(leads, key=lambda other: leads[other] - (margins[other] if claim.within is not None else 0.0))
     printed = {other: cell.printed for other, cell in rivals.items() if cell.printed is not None}
     before, printed_holds = None, True
     if row.printed is not None and printed:

@@ -19,7 +19,7 @@ ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
 TEST = "paired t-test over batches, and seeds if several, 5 %"
 STAR = "*"
 """Marks the best numbers where text cannot be bold."""
-_BEST = f"the best and all that do not differ significantly from it ({TEST})."
+_BEST = f"the best and all that are not significantly behind it ({TEST})."
 MEANING, MEANING_OF_STAR = f"Bold: {_BEST}", f"{STAR}: {_BEST}"
 NO_BEST = f"No number is marked as best: no difference is significant ({TEST})."
 
@@ -47,7 +47,8 @@ def _alike(table: Table, numbers: Mapping[Position, float], best: Position, othe
         return True
     a, b = (table.rows[row].cells[column] for row, column in (best, other))
     first, second = on_same_seeds(a, b)
-    return abs(first - second) <= margin(a, b)
+    lead = first - second if table.columns[best[1]].better == "higher" else second - first
+    return lead <= margin(a, b)
 
 
 def _pools(table: Table) -> list[list[Position]]:
