@@ -429,7 +429,8 @@ def by_length() -> str:
     text = (
         f"CIFAR10-C, severity {WORST}, first seed, mean over {len(own['CreTTA'])} corruptions, each with a reset: "
         "accuracy / ECE in % of the stream up to there, and the difference of CreTTA to BN Adapt (± margin: paired "
-        "t-test over corruptions, 5 %). The streams are shuffled, and fewer images have a higher ECE: compare within a row."
+        "t-test over corruptions, 5 %). The streams are shuffled, and fewer images have a higher ECE: compare within a "
+        "row."
     )
     return f"{text}\n\n{table([head, *rows], right=len(own) + 2)}"
 
