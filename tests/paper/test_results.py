@@ -149,6 +149,15 @@ def test_of_scales_with_the_same_results_the_one_that_is_nearest_to_complete_is_
     assert chosen.name == "day"
 
 
+def test_a_scale_at_which_one_line_is_measured_is_not_shown() -> None:
+    item = get("ece-severity")
+    done = {portable(run): result(run) for run in item.plan(QUICK) if run.data == "cifar10"}
+    done |= {portable(run): result(run, images=10_000) for run in item.plan(DAY) if run.method == "source"}
+    done |= {portable(run): result(run, images=10_000) for run in item.plan(DAY) if run.domains[0].severity == 5}
+    assert (chosen := best_scale(item, done))
+    assert chosen.name == "quick"
+
+
 def test_of_scales_with_the_same_runs_the_smallest_is_shown() -> None:
     item = get("imagenet")
     assert item.plan(DAY) == item.plan(QUICK)

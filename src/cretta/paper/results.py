@@ -22,7 +22,9 @@ from cretta.paper.family import is_mild
 from cretta.paper.item import Item
 from cretta.paper.measured import measured
 from cretta.paper.scale import MAIN, SCALES, Scale
+from cretta.report.content import Chart, Table
 from cretta.report.groups import METRICS
+from cretta.report.styles import PRINTED
 from cretta.storage import atomic_write, require_lock
 from cretta.storage.files import make_folder
 
@@ -53,7 +55,7 @@ def best_scale(
 ) -> Scale | None:
     """Return the portable scale whose results say most about an item; None without results.
 
-    Something is to be seen at it, it runs the methods of which there are results, and it has the largest share of the
+    Something is compared at it, it runs the methods of which there are results, and it has the largest share of the
     runs that count most: the main methods and their variants at severity 5 of the first dataset. Where several have all
     of them, it is the one with results of most images, or with the larger share of its runs. Of scales that have the
     same runs it is the smallest.
@@ -68,10 +70,17 @@ def best_scale(
         done = [results[run] for run in plan if run in results]
         if done:
             images = sum(result.scores.images for result in done)
-            visible = any(measured(part) for part in item.show(results, chosen))
+            visible = any(_compares(part) for part in map(measured, item.show(results, chosen)))
             covered = len(methods & {run.method for run in plan})
             ranks.setdefault((visible, covered, share, images, len(done) / len(plan)), chosen)
     return ranks[max(ranks)] if ranks else None
+
+
+def _compares(part: Table | Chart | None) -> bool:
+    """Return whether at least two rows, or two lines in all panels, were measured."""
+    if isinstance(part, Chart):
+        return sum(not line.label.endswith(PRINTED) for panel in part.panels for line in panel.series) > 1
+    return part is not None and len(part.rows) > 1
 
 
 def _counts_most(run: Run) -> bool:
