@@ -667,7 +667,7 @@ def test_on_a_gpu(tmp_path: Path) -> None:
 def test_batches_too_small_for_their_own_statistics_get_a_hint() -> None:
     (hint,) = batch_advice(adapter("bn_adapt"), images=40, batch_size=4)
     assert "statistics of a batch of 4" in hint
-    assert "'moving' for images in mixed order, or 'auto'" in hint
+    assert "statistics='moving' for images in mixed order, or statistics='auto'" in hint
     (hint,) = batch_advice(adapter("bn_adapt"), images=COUNT, batch_size=BATCH)
     assert "the last batch has 6 of 8 images" in hint
     assert not list(batch_advice(adapter("bn_adapt"), images=40, batch_size=BATCH))

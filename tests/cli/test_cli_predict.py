@@ -286,7 +286,10 @@ def test_images_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["classes", "--batch-size", 1, "--labels", "no"], "--statistics auto"),
+        (
+            ["classes", "--batch-size", 1, "--labels", "no"],
+            "--statistics moving for images in mixed order, or --statistics auto",
+        ),
         (["classes", "--batch-size", 23], "the last batch has 1 of 23"),
         (["classes", "--buffer", "embedded"], "of CIFAR-10"),
         (["classes", "--option", "lr=5", "--guard", "reset", "--batch-size", 12], "reset to the source model"),

@@ -28,7 +28,7 @@ def batch_advice(adapter: Adapter[Any], images: int, batch_size: int) -> Iterato
     if batch_size < SMALL_BATCH:
         yield (
             f"the statistics of a batch of {batch_size} are unreliable; use statistics='moving' for images in mixed "
-            "order, or 'auto', which uses those of training for such batches."
+            "order, or statistics='auto', which uses those of training for such batches."
         )
     elif 0 < last < SMALL_BATCH < images:
         yield f"the last batch has {last} of {batch_size} images: its statistics are unreliable."
